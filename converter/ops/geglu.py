@@ -1,0 +1,41 @@
+"""GEGLU with its projection: value * gelu(gate), both halves of one matrix product."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from converter.ops.registry import Case, fused_op
+
+
+def geglu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    # x [b, n, c], weight [2 * inner, c] -> [b, n, inner]; the first half holds the values
+    value, gate = F.linear(x, weight, bias).chunk(2, dim=-1)
+    return value * F.gelu(gate)
+
+
+def naive(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    projected = x @ weight.transpose(0, 1) + bias
+    inner = projected.shape[-1] // 2
+    value, gate = projected[..., :inner], projected[..., inner:]
+    return value * (0.5 * gate * (1 + torch.erf(gate / math.sqrt(2))))
+
+
+def _case(label: str, tokens: int, width: int) -> Case:
+    def make(g: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        weight = torch.randn(8 * width, width, generator=g) / math.sqrt(width)
+        return (
+            torch.randn(1, tokens, width, generator=g),
+            weight,
+            torch.randn(8 * width, generator=g),
+        )
+
+    return Case(label, make)
+
+
+op = fused_op(
+    geglu,
+    naive=naive,
+    cases=[_case("UNet 4096x320", 4096, 320), _case("UNet 256x1280", 256, 1280)],
+)

@@ -1,0 +1,32 @@
+"""LayerNorm over the last axis of a token sequence."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from converter.ops.registry import Case, fused_op
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias, epsilon)  # x [b, n, c]
+
+
+def naive(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    centred = x - x.mean(dim=-1, keepdim=True)
+    variance = (centred * centred).mean(dim=-1, keepdim=True)
+    return centred / torch.sqrt(variance + epsilon) * weight + bias
+
+
+def _case(label: str, tokens: int, width: int) -> Case:
+    def make(g: torch.Generator) -> tuple[Tensor, Tensor, Tensor, float]:
+        x = torch.randn(1, tokens, width, generator=g) * 2 - 1
+        return x, torch.randn(width, generator=g), torch.randn(width, generator=g), 1e-5
+
+    return Case(label, make)
+
+
+op = fused_op(
+    layer_norm,
+    naive=naive,
+    cases=[_case("UNet 4096x320", 4096, 320), _case("text encoder 77x768", 77, 768)],
+)

@@ -1,0 +1,58 @@
+"""A linear layer with the activation that follows it, if any."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from converter.ops.registry import Case, fused_op
+
+ACTIVATIONS = ("", "silu", "gelu", "quick_gelu")
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    y = F.linear(x, weight, bias)  # x [..., c], weight [out, c]
+    if activation == "silu":
+        return F.silu(y)
+    if activation == "gelu":
+        return F.gelu(y)
+    if activation == "quick_gelu":  # CLIP's own approximation; not GELU to fp32 accuracy
+        return y * torch.sigmoid(1.702 * y)
+    assert activation == "", activation
+    return y
+
+
+def naive(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    y = x @ weight.transpose(0, 1)
+    y = y if bias is None else y + bias
+    if activation == "silu":
+        return y / (1 + torch.exp(-y))
+    if activation == "gelu":
+        return 0.5 * y * (1 + torch.erf(y / math.sqrt(2)))
+    if activation == "quick_gelu":
+        return y / (1 + torch.exp(-1.702 * y))
+    return y
+
+
+def _case(
+    label: str, tokens: int, width: int, out: int, activation: str, bias: bool = True
+) -> Case:
+    def make(g: torch.Generator) -> tuple[Tensor, Tensor, Tensor | None, str]:
+        weight = torch.randn(out, width, generator=g) / math.sqrt(width)
+        b = torch.randn(out, generator=g) if bias else None
+        return torch.randn(1, tokens, width, generator=g), weight, b, activation
+
+    return Case(label, make)
+
+
+op = fused_op(
+    linear,
+    naive=naive,
+    cases=[
+        _case("attention projection, no bias", 1024, 640, 640, "", bias=False),
+        _case("time embedding", 1, 320, 1280, "silu"),
+        _case("text encoder MLP", 77, 768, 3072, "quick_gelu"),
+        _case("GELU", 77, 64, 256, "gelu"),
+    ],
+)

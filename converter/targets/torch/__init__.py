@@ -1,0 +1,1 @@
+"""The reference target: plain PyTorch, against which every other one is measured."""

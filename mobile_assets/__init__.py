@@ -1,0 +1,1 @@
+"""What goes on the phone, and the embedded tiny model."""

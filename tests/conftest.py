@@ -1,0 +1,56 @@
+"""What many tests start from: the embedded model, a package made of it, and quiet libraries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing may ask a hub
+os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY_SD = Path(os.environ.get("TSD", ROOT / "mobile_assets" / "tiny-sd"))
+
+# Machines differ in speed; no property here is about time.
+settings.register_profile(
+    "pocketsd", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("pocketsd")
+
+
+@pytest.fixture(scope="session")
+def tiny_sd() -> Path:
+    return TINY_SD
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint():  # type: ignore[no-untyped-def]
+    from converter.checkpoints import open_checkpoint
+
+    return open_checkpoint(TINY_SD)
+
+
+@pytest.fixture(scope="session")
+def tiny_package(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untyped-def]
+    """tiny-sd for the reference engine, with the tables that tests play."""
+    from converter.convert import Options, convert
+
+    out = tmp_path_factory.mktemp("packages") / "tiny-sd.torch"
+    options = Options(schedulers=("dpm++-2m", "ddim", "pndm", "euler-ancestral"), steps=(4, 20))
+    return convert(tiny_checkpoint, out, options)
+
+
+@pytest.fixture
+def tree() -> Callable[[Path], dict[str, bytes]]:
+    """Everything below a folder, to show that a failure left nothing behind."""
+
+    def read(folder: Path) -> dict[str, bytes]:
+        files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+    return read
