@@ -1,4 +1,4 @@
-"""The one graph that every target lowers: a `torch.export` program whose fused ops are single nodes."""
+"""The one graph that every target lowers: `torch.export` with the fused ops as single nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from converter.ops.registry import NAMESPACE
 def export(module: nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgram:
     """Capture a component at fixed shapes."""
     with torch.no_grad():
-        return torch.export.export(module, inputs, strict=True)
+        return torch.export.export(module, inputs, strict=False)
 
 
 def op_counts(program: ExportedProgram) -> Counter[str]:

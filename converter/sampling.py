@@ -186,7 +186,8 @@ def _shorten(name: str, row: np.ndarray, before: np.ndarray, k: int) -> np.ndarr
 
     A predictor-corrector keeps its corrected latent, which remembers everything. The row before
     computed s_k from that same latent, so s_k - before is zero, and the right multiple of it takes
-    the old terms away.
+    the old terms away. (Inpainting alters s_k, but only where the picture is put back anyway; a
+    mask with greys between would show a difference.)
     """
     old = slice(0, max(k + 1 - HISTORY, 0))
     slack = 1e-9 * np.abs(row).max()

@@ -1,4 +1,4 @@
-"""The one exception people see: a single line that says what is wrong, where, and how to mend it."""
+"""The one exception people see: a line that says what is wrong, where, and how to mend it."""
 
 from __future__ import annotations
 

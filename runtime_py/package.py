@@ -137,7 +137,7 @@ def read_table(path: Path) -> SamplerTable:
 
 
 def seal(folder: Path, manifest: Manifest) -> Package:
-    """List every file in `folder` with its hash and write the manifest: the last step of writing."""
+    """List every file in `folder` with its hash and write the manifest: the last step."""
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / MANIFEST)
     files = {
         p.relative_to(folder).as_posix(): FileEntry(sha256_of(p), p.stat().st_size) for p in paths

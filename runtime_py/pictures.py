@@ -28,9 +28,14 @@ def read(path: Path, mode: str = "RGB") -> Pixels:
         raise PocketSDError(f"not a readable picture, {error}", where=path) from None
 
 
-def write(path: Path, pixels: Pixels) -> None:
+def require_writable(path: Path) -> None:
+    """Refuse a file name that no picture can be written under, before one is made."""
     if path.suffix.lower() not in Image.registered_extensions():
         raise PocketSDError("unknown kind of picture", where=path, mend="use .png, .jpg or .webp")
+
+
+def write(path: Path, pixels: Pixels) -> None:
+    require_writable(path)
     with atomic_file(path) as temporary:
         Image.fromarray(pixels).save(temporary, Image.registered_extensions()[path.suffix.lower()])
 

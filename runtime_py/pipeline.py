@@ -90,7 +90,7 @@ def generate(
         *(n // manifest.picture.shrink for n in (height, width)),
     )
     draw = noise or partial(_seeded, request.seeds, cells)
-    schedule = table.from_noise()
+    schedule = _schedule(table, request)
     known = mask = None
 
     started = time.perf_counter()
@@ -106,9 +106,6 @@ def generate(
         yield from _finish(engine, request, "vae_encoder", started)
         if request.mask is not None:
             mask = pictures.to_latent_mask(request.mask, height, width, manifest.picture.shrink)
-        # A mask at full strength keeps nothing of what it hides, so it starts from noise alone.
-        if mask is None or request.strength < 1:
-            schedule = table.from_strength(request.strength)
 
     latents = schedule.begin(draw(INITIAL), known if schedule.signal else None).astype(np.float32)
     evaluate = partial(_denoise, engine, package, embedding, request.guidance_scale)
@@ -147,6 +144,13 @@ def tokenizer_of(package: Package) -> Tokenizer:
     return Tokenizer.from_files(
         package.file(spec.vocab), package.file(spec.merges), spec.length, spec.added
     )
+
+
+def _schedule(table: SamplerTable, request: Request) -> Schedule:
+    # A mask at full strength keeps nothing of what it hides, so it starts from noise alone.
+    if request.image is None or (request.mask is not None and request.strength == 1):
+        return table.from_noise()
+    return table.from_strength(request.strength)
 
 
 def _skip_unconditional(request: Request) -> bool:

@@ -1,4 +1,4 @@
-"""SD 1.x's denoiser: a U of residual blocks, with transformers that read the text on most levels."""
+"""SD 1.x's denoiser: a U of residual blocks, most levels with transformers that read the text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from converter.models.layers import (
     GroupNorm,
     LayerNorm,
     Linear,
-    ResBlock,
     Resample,
+    ResBlock,
     to_picture,
     to_tokens,
 )

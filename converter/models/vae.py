@@ -14,8 +14,8 @@ from converter.models.layers import (
     Conv2d,
     GroupNorm,
     Linear,
-    ResBlock,
     Resample,
+    ResBlock,
     to_picture,
     to_tokens,
 )

@@ -1,4 +1,4 @@
-"""GroupNorm with an optional SiLU: one kernel instead of reshape, mean, variance, scale, sigmoid."""
+"""GroupNorm with an optional SiLU: one kernel, not reshape, mean, variance, scale, sigmoid."""
 
 import torch
 import torch.nn.functional as F

@@ -86,7 +86,8 @@ def main() -> None:
         if verbose:
             traceback.print_exc()
         _leave(
-            f"internal error, {type(error).__name__}: {error} (pocketsd -v shows where; please report it)",
+            f"internal error, {type(error).__name__}: {error}"
+            " (pocketsd -v shows where; please report it)",
             70,
         )
 

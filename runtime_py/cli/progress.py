@@ -11,7 +11,7 @@ import click
 
 @contextmanager
 def bar(label: str, length: int) -> Iterator[Callable[[int, str], None]]:
-    """Yields `advance(by, what)`. On a terminal it draws a bar; elsewhere it prints a line a stage."""
+    """Yields `advance(by, what)`: a bar on a terminal, elsewhere a line a stage."""
     if sys.stderr.isatty():
         with click.progressbar(
             length=length,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   pocketsd run tiny-sd.torch --prompt "a red circle on a white background"
-  pocketsd run sd15.torch --prompt "an otter" --negative-prompt blurry --seed 1 --seed 2 -o otter.png
+  pocketsd run sd15.torch --prompt "an otter" --negative-prompt blurry --seed 1 --seed 2
   pocketsd run sd15.torch --prompt "in winter" --image house.jpg --strength 0.6
   pocketsd run sd15.torch --prompt "a red door" --image house.jpg --mask door.png
   pocketsd run sd15.torch --prompt "a wide meadow" --image cow.jpg --outpaint left=128,right=128
@@ -175,8 +175,10 @@ def _extended(package: Package, request: Request, margins: dict[str, int]) -> Re
 
 
 def _outputs(output: Path, seeds: tuple[int, ...], overwrite: bool) -> list[Path]:
+    from runtime_py import pictures
     from runtime_py.files import require_free
 
+    pictures.require_writable(output)
     several = len(seeds) > 1
     paths = [output.with_stem(f"{output.stem}-{seed}") if several else output for seed in seeds]
     for path in paths:

@@ -181,7 +181,7 @@ def test_text_encoder_activations(activation: str) -> None:
             num_hidden_layers=2,
             intermediate_size=64,
             hidden_act=activation,
-        )  # fmt: skip
+        )
     )
 
 
@@ -221,5 +221,5 @@ def test_full_size_text_encoder() -> None:
             num_attention_heads=12,
             num_hidden_layers=12,
             intermediate_size=3072,
-        )  # fmt: skip
+        )
     )

@@ -151,8 +151,9 @@ def test_inpainting(tiny_package: Package, engine: Any, theirs: Any, strength: f
     with ExitStack() as stack:
         our_noise(stack, seed=3)
         wanted = pipeline(
-            PROMPT, image=Image.fromarray(picture()), mask_image=Image.fromarray(mask), height=128,
-            width=128, strength=strength, num_inference_steps=20, guidance_scale=5.0, output_type="np",
+            PROMPT, image=Image.fromarray(picture()), mask_image=Image.fromarray(mask),
+            height=128, width=128, strength=strength, num_inference_steps=20,
+            guidance_scale=5.0, output_type="np",
         ).images[0]  # fmt: skip
     table = tiny_package.table("ddim", 20)
     assert table is not None

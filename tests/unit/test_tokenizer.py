@@ -35,7 +35,7 @@ WORDS = st.sampled_from(
 )
 
 
-# Characters that Unicode assigned after this Python was made are letters to some, unknown to others.
+# What Unicode assigned after this Python was made is a letter to some, unknown to others.
 TEXT = st.text(st.characters(exclude_categories=("Cs", "Cn")), max_size=60)
 
 
