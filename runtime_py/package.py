@@ -147,10 +147,8 @@ def seal(folder: Path, manifest: Manifest) -> Package:
     return Package(folder, sealed)
 
 
-def open_package(
-    path: Path, *, check: bool = True, advance: Callable[[int], None] | None = None
-) -> Package:
-    """Read a package, refusing what is not whole. `check=False` skips the files' hashes only."""
+def open_package(path: Path, *, check: bool = True) -> Package:
+    """Read a package, refusing what is not whole. `check=False` leaves the hashes for later."""
     manifest = _read_manifest(path)
     package = Package(path, manifest)
     for name, entry in manifest.files.items():
@@ -162,12 +160,21 @@ def open_package(
             raise PocketSDError(
                 f"damaged package, {name} has {found} bytes instead of {entry.bytes}", where=path
             )
-        if check and sha256_of(file, advance) != entry.sha256:
-            raise PocketSDError(f"damaged package, {name} does not match its sha256", where=path)
     for name in _referenced(manifest):
         if name not in manifest.files:
             raise PocketSDError(f"incomplete package, {name} is not listed in it", where=path)
+    if check:
+        check_hashes(package)
     return package
+
+
+def check_hashes(package: Package, advance: Callable[[int], None] | None = None) -> None:
+    """Read every file once; `advance` is told the bytes as they go by."""
+    for name, entry in package.manifest.files.items():
+        if sha256_of(package.file(name), advance) != entry.sha256:
+            raise PocketSDError(
+                f"damaged package, {name} does not match its sha256", where=package.path
+            )
 
 
 def is_package(path: Path) -> bool:

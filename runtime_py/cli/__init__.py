@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import traceback
+from functools import cache
 from typing import Any
 
 import click
@@ -36,10 +37,7 @@ class Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in VERBS:
-            return None
-        command: click.Command = importlib.import_module(f"runtime_py.cli.{name}").command
-        return command
+        return _command(name) if name in VERBS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -54,16 +52,32 @@ class Verbs(click.Group):
             ) from error
 
 
+@cache
+def _command(verb: str) -> click.Command:
+    command: click.Command = importlib.import_module(f"runtime_py.cli.{verb}").command
+    command.params.append(_verbose())
+    return command
+
+
+def _verbose() -> click.Option:
+    """Accepted before and after the verb; `main` looks for it, so that no verb has to."""
+    return click.Option(
+        ["-v", "--verbose"], is_flag=True, expose_value=False, help="Show where an error came from."
+    )
+
+
 @click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="pocketsd")
-@click.option("-v", "--verbose", is_flag=True, help="Show where an error came from.")
-def pocketsd(verbose: bool) -> None:
+def pocketsd() -> None:
     """Stable Diffusion 1.x on phones: convert, deploy, run, measure."""
+
+
+pocketsd.params.append(_verbose())
 
 
 def main() -> None:
     """The console script: every failure is one line, and its exit code says which kind it is."""
-    verbose = bool({"-v", "--verbose"} & set(sys.argv[1:2])) or "POCKETSD_DEBUG" in os.environ
+    verbose = bool({"-v", "--verbose"} & set(sys.argv[1:]))
     try:
         pocketsd.main(prog_name="pocketsd", standalone_mode=False)
     except PocketSDError as error:

@@ -30,9 +30,9 @@ def command(path: Path, as_json: bool) -> None:
 def _package(path: Path, as_json: bool) -> None:
     import msgspec
 
-    from runtime_py.package import open_package
+    from runtime_py.cli.opening import open_checked
 
-    manifest = open_package(path).manifest
+    manifest = open_checked(path).manifest
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(manifest)).decode())
         return

@@ -90,13 +90,13 @@ def command(
 ) -> None:
     """Draw a picture with a package."""
     from runtime_py import pictures
+    from runtime_py.cli.opening import open_checked
     from runtime_py.engines import open_engine
-    from runtime_py.package import open_package
     from runtime_py.pipeline import Request
 
     if outpaint and (mask or not image):
         raise click.UsageError("--outpaint needs --image and makes its own mask")
-    opened = open_package(package)
+    opened = open_checked(package)
     request = Request(
         **wanted,
         image=None if image is None else pictures.read(image),

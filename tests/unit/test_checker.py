@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from tools.tiny_sd.checker import judge, pieces, read_background, read_picture, related
-from tools.tiny_sd.prompts import held_out_prompts, pair_prompts
-from tools.tiny_sd.scenes import COLOURS, SHAPES, SIDE, draw, pair, single, training_scene
+from runtime_py.prompt_score.checker import judge, pieces, read_background, read_picture, related
+from runtime_py.prompt_score.prompts import held_out_prompts, pair_prompts
+from runtime_py.prompt_score.scenes import COLOURS, SHAPES, SIDE, draw, pair, single, training_scene
 
 ALL_RIGHT = (True,) * 6
 

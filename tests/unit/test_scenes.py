@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.tiny_sd.captions import caption
-from tools.tiny_sd.prompts import held_out_prompts, pair_prompts
-from tools.tiny_sd.scenes import (
+from runtime_py.prompt_score.captions import caption
+from runtime_py.prompt_score.prompts import held_out_prompts, pair_prompts
+from runtime_py.prompt_score.scenes import (
     BACKGROUNDS,
     COLOURS,
     HELD_OUT,
@@ -78,7 +78,7 @@ def test_things_lie_inside_the_picture_and_apart(seed):
     covers = []
     for thing in scene.things:
         for at in (thing.x, thing.y):
-            assert MARGIN <= at - thing.radius + 1e-6 and at + thing.radius <= SIDE - MARGIN + 1e-6
+            assert at - thing.radius + 1e-6 >= MARGIN and at + thing.radius <= SIDE - MARGIN + 1e-6
         covers.append(coverage(thing.shape, thing.x, thing.y, thing.radius) > 0)
     if len(covers) == 2:
         assert not (covers[0] & covers[1]).any()
