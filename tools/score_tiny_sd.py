@@ -74,7 +74,7 @@ def contact_sheet(pictures: Sequence[Image.Image], columns: int = 10) -> Image.I
 @click.option("--pairs", default=50, show_default=True, help="Two-thing prompts.")
 @click.option("--sampler", type=click.Choice(list(SAMPLERS)), default="dpm", show_default=True)
 @click.option("--steps", default=20, show_default=True)
-@click.option("--guidance", default=5.0, show_default=True)
+@click.option("--guidance", default=2.0, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--sheet", type=click.Path(path_type=Path), help="Save the pictures here.")
 def main(

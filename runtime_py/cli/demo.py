@@ -22,7 +22,7 @@ SINGLES, PAIRS = 9, 3
 
 @click.command(epilog=EPILOG)
 @click.option("--steps", type=click.IntRange(1, 100), default=20, show_default=True)
-@click.option("--guidance-scale", "--cfg-scale", type=click.FloatRange(0, 100), default=5.0,
+@click.option("--guidance-scale", "--cfg-scale", type=click.FloatRange(0, 100), default=2.0,
               show_default=True)  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("demo.png"),

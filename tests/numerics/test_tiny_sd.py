@@ -14,7 +14,7 @@ from runtime_py.pipeline import Request, draw
 from runtime_py.prompt_score.prompts import held_out_prompts, pair_prompts
 from runtime_py.prompt_score.score import examine
 
-GUIDANCE = 5.0
+GUIDANCE = 2.0  # what its model card recommends
 
 
 def paint(engine: Engine, package: Package, text: str, seed: int) -> np.ndarray:

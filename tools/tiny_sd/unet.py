@@ -19,7 +19,7 @@ from tools.tiny_sd.vae import encode
 from tools.tiny_sd.workers import share_and_run
 
 CAPTIONS = 2  # per picture
-BATCH, PEAK_RATE, DECAY = 16, 8e-4, 0.998
+BATCH, PEAK_RATE, DECAY = 16, 5e-4, 0.998
 DROP_CAPTION = 0.1  # teaches the unconditional half of classifier-free guidance
 #: The denoiser predicts velocity, not noise. Where it is noisiest, colours and places are decided,
 #: and there a noise predictor's error is multiplied by 15 on its way into the picture: trained
