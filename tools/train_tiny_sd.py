@@ -1,6 +1,6 @@
 """Trains tiny-sd, the embedded model, from nothing, on a CPU.
 
-    python -m tools.train_tiny_sd all --cache /tmp/tiny-sd --out mobile_assets/tiny-sd
+    python -m tools.train_tiny_sd all --cache build/tiny-sd --out mobile_assets/tiny-sd
 
 The stages - autoencoder, text encoder, latents, denoiser, export - can be run one by one; each
 has a budget in minutes, reports its progress, and takes up its checkpoint in the cache folder if
@@ -9,6 +9,7 @@ it was interrupted. A finished stage is not run again: delete its file in the ca
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import click
 import torch
 from diffusers import AutoencoderKL
+from transformers import CLIPTextModel
 
 from tools.tiny_sd import text, unet, vae
 from tools.tiny_sd.export import export
@@ -70,7 +72,7 @@ def prepare_latents(cache: Path, workers: int, seed: int, count: int) -> None:
     """Stage 3: latents and caption embeddings of the training pictures."""
     start = time.monotonic()
     folder = cache / "tokenizer"
-    encoder = text.train(0, cache, seed, workers, folder)
+    encoder = _text_encoder(cache, workers, seed)
     unet.prepare(count, cache, seed, workers, _vae(cache), encoder, folder)
     click.echo(f"latents: {count} pictures, {(time.monotonic() - start) / 60:.1f} min")
 
@@ -94,8 +96,7 @@ def train_unet(
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True)
 def write_folder(cache: Path, workers: int, seed: int, out: Path) -> None:
     """Stage 5: a diffusers folder, of whatever the checkpoints hold by now."""
-    encoder = text.train(0, cache, seed, workers, cache / "tokenizer")
-    export(out, encoder, unet.load(cache), _vae(cache))
+    export(out, _text_encoder(cache, workers, seed), unet.load(cache), _vae(cache))
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     click.echo(f"export: {out}, {size / 1e6:.1f} MB")
 
@@ -112,8 +113,29 @@ def everything(ctx: click.Context, cache: Path, workers: int, seed: int, out: Pa
     ctx.invoke(write_folder, out=out, **common)
 
 
+@main.command("take-up")
+@click.option("--model", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option("--cache", type=click.Path(path_type=Path), required=True)
+def take_up(model: Path, cache: Path) -> None:
+    """Fill a cache from an exported folder, to train its denoiser further.
+
+    Then run latents, `unet --start MODEL` and export.
+    """
+    for part in ("vae", "text_encoder"):
+        shutil.copytree(model / part, cache / part)
+    write_tokenizer(cache / "tokenizer")
+
+
+def _text_encoder(cache: Path, workers: int, seed: int) -> CLIPTextModel:
+    """The stage's own, or the one that was taken up."""
+    if (cache / "text_encoder").is_dir():
+        return CLIPTextModel.from_pretrained(cache / "text_encoder", dtype=torch.float32).eval()
+    return text.train(0, cache, seed, workers, cache / "tokenizer")
+
+
 def _vae(cache: Path) -> AutoencoderKL:
-    return AutoencoderKL.from_pretrained(cache / "vae").eval().requires_grad_(False)
+    vae = AutoencoderKL.from_pretrained(cache / "vae", torch_dtype=torch.float32)
+    return vae.eval().requires_grad_(False)
 
 
 if __name__ == "__main__":

@@ -140,12 +140,13 @@ def train(
 ) -> None:
     """Train (or take up) the denoiser; the result is in the checkpoint, see `load`.
 
-    `start` is an earlier checkpoint whose weights to begin with, not its schedule.
+    `start` is an exported folder whose weights to begin with.
     """
     torch.manual_seed(seed)
     unet = new_unet().to(memory_format=torch.channels_last)
     if start is not None:
-        unet.load_state_dict(torch.load(start, weights_only=True)["average"]["weights"])
+        earlier = UNet2DConditionModel.from_pretrained(start / "unet", torch_dtype=torch.float32)
+        unet.load_state_dict(earlier.state_dict())
     share_and_run(
         _work, workers, unet, data["latents"], data["texts"], data["empty"], minutes, cache, seed
     )
