@@ -14,7 +14,7 @@ os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 ROOT = Path(__file__).resolve().parent.parent
-TINY_SD = Path(os.environ.get("TSD", ROOT / "mobile_assets" / "tiny-sd"))
+TINY_SD = ROOT / "mobile_assets" / "tiny-sd"
 
 # Machines differ in speed; no property here is about time.
 settings.register_profile(

@@ -117,6 +117,25 @@ def test_without_guidance_asks_once(tiny_package: Package, engine: Any, theirs: 
     assert batches == [1] * 4
 
 
+def test_noise_prediction(tiny_package: Package, engine: Any, theirs: Any) -> None:
+    """SD 1.x predicts noise, the embedded model velocity: read its answers as noise in both loops.
+
+    No picture comes of it, so the latents are compared.
+    """
+    from converter import sampling
+
+    config = {**tiny_package.manifest.schedule, "prediction_type": "epsilon"}
+    pipeline = as_kind(theirs, "StableDiffusionPipeline", "ddim")
+    pipeline.scheduler = sampling.build("ddim", config)
+    with ExitStack() as stack:
+        our_noise(stack, seed=2)
+        wanted = pipeline(PROMPT, num_inference_steps=8, output_type="latent").images[0]
+    table = sampling.table("ddim", 8, config)
+    assert table.prediction == "epsilon"
+    got = draw(engine, tiny_package, table, Request(PROMPT, seeds=(2,))).latents[0]
+    assert psnr(wanted.numpy(), got) >= 80  # fp32 both; nothing is rounded to 8 bits here
+
+
 def picture(size: int = 128) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """A green square on a white ground."""
     pixels = np.full((size, size, 3), 255, np.uint8)

@@ -22,8 +22,8 @@ CAPTIONS = 2  # per picture
 BATCH, PEAK_RATE, DECAY = 16, 5e-4, 0.998
 DROP_CAPTION = 0.1  # teaches the unconditional half of classifier-free guidance
 #: The denoiser predicts velocity, not noise. Where it is noisiest, colours and places are decided,
-#: and there a noise predictor's error is multiplied by 15 on its way into the picture: trained
-#: for as long, it drew the right shapes in the wrong colours.
+#: and there a noise predictor's error is multiplied by 15 on its way into the picture. That is
+#: the reason for the choice; the two were not compared at equal training.
 #: Loss weight of a timestep: one plus its signal-to-noise ratio to the power of minus the first;
 #: the second draws noisy timesteps more often.
 SNR_POWER, TIME_POWER = 0.25, 0.8
