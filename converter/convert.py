@@ -18,6 +18,7 @@ from converter.targets import Job, Target, get_target
 from runtime_py.errors import PocketSDError
 from runtime_py.files import atomic_folder
 from runtime_py.package import Manifest, Package, Picture, TokenizerSpec, seal
+from runtime_py.recording import Recording
 
 Announce = Callable[[str], None]
 NAMES = tuple(spec.name for spec in COMPONENTS)
@@ -35,11 +36,18 @@ class Options:
     batch_cfg: int = 2
     schedulers: tuple[str, ...] = ("dpm++-2m",)
     steps: tuple[int, ...] = (20,)
+    recording: Recording | None = None  # what to calibrate on
 
 
 def check(options: Options) -> None:
     """Refuse what cannot be meant, before a checkpoint is read."""
-    _precision(get_target(options.target), options.precision)
+    target = get_target(options.target)
+    precision = _precision(target, options.precision)
+    if precision in target.calibrated and options.recording is None:
+        raise PocketSDError(
+            f"precision {precision} needs recorded inputs to calibrate on",
+            mend="`pocketsd record` makes them, --calibration FILE gives them",
+        )
     for name in options.components:
         if name not in NAMES:
             raise PocketSDError(f"no component {name!r} (there are {', '.join(NAMES)})")
@@ -89,7 +97,9 @@ def convert(
                 continue
             announce(spec.name)
             module = partial(spec.module, checkpoint)
-            job = Job(spec, spec.config(checkpoint), sizes, precision, folder, module)
+            job = Job(
+                spec, spec.config(checkpoint), sizes, precision, folder, module, options.recording
+            )
             components.append(target.write(job))
         announce("hashes")
         manifest = Manifest(

@@ -21,7 +21,7 @@ import msgspec
 
 from runtime_py import __version__
 from runtime_py.errors import PocketSDError
-from runtime_py.files import inside, sha256_of
+from runtime_py.files import atomic_file, inside, sha256_of
 from runtime_py.sampler import SamplerTable
 
 FORMAT = "pocketsd-package"
@@ -145,6 +145,14 @@ def seal(folder: Path, manifest: Manifest) -> Package:
     sealed = replace(manifest, files=files)
     (folder / MANIFEST).write_bytes(_encode(sealed))
     return Package(folder, sealed)
+
+
+def with_quality(package: Package, quality: Mapping[str, Any]) -> Package:
+    """The package with these measurements added to its manifest."""
+    manifest = replace(package.manifest, quality={**package.manifest.quality, **quality})
+    with atomic_file(package.path / MANIFEST) as file:
+        file.write_bytes(_encode(manifest))
+    return Package(package.path, manifest)
 
 
 def open_package(path: Path, *, check: bool = True) -> Package:

@@ -8,7 +8,7 @@ named inputs, so the same loop serves every target and device.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -96,13 +96,15 @@ def generate(
     started = time.perf_counter()
     prompts = [request.negative_prompt, request.prompt][_skip_unconditional(request) :]
     tokens = [tokenizer_of(package)(prompt) for prompt in prompts]
-    embedding = _run(engine, package, "text_encoder", tokens=np.stack([t.ids for t in tokens]))
+    embedding = run_component(
+        engine, package, "text_encoder", tokens=np.stack([t.ids for t in tokens])
+    )
     yield from _finish(engine, request, "text_encoder", started)
 
     if request.image is not None:
         started = time.perf_counter()
         picture = pictures.to_network(pictures.fit(request.image, height, width))[None]
-        known = _run(engine, package, "vae_encoder", picture=picture)
+        known = run_component(engine, package, "vae_encoder", picture=picture)
         yield from _finish(engine, request, "vae_encoder", started)
         if request.mask is not None:
             mask = pictures.to_latent_mask(request.mask, height, width, manifest.picture.shrink)
@@ -122,7 +124,7 @@ def generate(
         engine.unload("unet")
 
     started = time.perf_counter()
-    decoded = pictures.from_network(_run(engine, package, "vae_decoder", latent=latents))
+    decoded = pictures.from_network(run_component(engine, package, "vae_decoder", latent=latents))
     if request.image is not None and request.mask is not None:
         decoded = pictures.paste_outside(decoded, request.image, request.mask)
     yield from _finish(engine, request, "vae_decoder", started)
@@ -168,7 +170,7 @@ def _denoise(
 ) -> Array:
     """The UNet's answer for all seeds, guidance done. latents [seeds, 4, h, w]"""
     seeds, prompts = len(latents), len(embedding)
-    answer = _run(
+    answer = run_component(
         engine,
         package,
         "unet",
@@ -182,7 +184,7 @@ def _denoise(
     return guided(conditional, unconditional, scale)
 
 
-def _run(engine: Engine, package: Package, component: str, **inputs: Array) -> Floats:
+def run_component(engine: Engine, package: Package, component: str, **inputs: Array) -> Floats:
     """Run a component that has one output, in slices of the batch that it was built for."""
     spec = package.manifest.component(component)
     size = spec.inputs[0].shape[0]
@@ -190,13 +192,16 @@ def _run(engine: Engine, package: Package, component: str, **inputs: Array) -> F
     output = spec.outputs[0].name
     if size is None or size == rows:
         return engine.run(component, inputs)[output].astype(np.float32, copy=False)
-    slices = []
-    for begin in range(0, rows, size):
-        # A last slice that is not full repeats its end; what comes of the repeats is dropped.
-        index = np.minimum(np.arange(begin, begin + size), rows - 1)
-        part = {name: array[index] for name, array in inputs.items()}
-        slices.append(engine.run(component, part)[output])
+    slices = [engine.run(component, part)[output] for part in in_slices(inputs, size)]
     return np.concatenate(slices)[:rows].astype(np.float32, copy=False)
+
+
+def in_slices(inputs: Mapping[str, Array], size: int) -> Iterator[dict[str, Array]]:
+    """The inputs in batches of `size`; a last one that is not full repeats its end."""
+    rows = len(next(iter(inputs.values())))
+    for begin in range(0, rows, size):
+        index = np.minimum(np.arange(begin, begin + size), rows - 1)
+        yield {name: array[index] for name, array in inputs.items()}
 
 
 def _finish(engine: Engine, request: Request, name: str, started: float) -> Iterator[Stage]:

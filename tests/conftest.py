@@ -45,6 +45,22 @@ def tiny_package(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untyped-
     return convert(tiny_checkpoint, out, options)
 
 
+@pytest.fixture(scope="session")
+def litert_package(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untyped-def]
+    """tiny-sd for LiteRT, by precision; made once, so its tests share one worker."""
+    from converter.convert import Options, convert
+
+    folder, made = tmp_path_factory.mktemp("litert"), {}
+
+    def package(precision: str):  # type: ignore[no-untyped-def]
+        if precision not in made:
+            options = Options(target="litert", precision=precision)
+            made[precision] = convert(tiny_checkpoint, folder / precision, options)
+        return made[precision]
+
+    return package
+
+
 @pytest.fixture
 def tree() -> Callable[[Path], dict[str, bytes]]:
     """Everything below a folder, to show that a failure left nothing behind."""

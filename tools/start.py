@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 EXTRAS = {"demo": "convert", "test": "dev", "setup": "dev"}
+SIZES = {"convert": "about 1.2 GB", "dev": "about 2.3 GB"}
 OLDEST = (3, 11)
 
 
@@ -55,10 +56,23 @@ def test(arguments: list[str]) -> None:
     run(PYTHON, "-m", "mypy")
     if "--slow" in arguments:  # full-size models: one after the other, for the memory they take
         arguments.remove("--slow")
-        run(PYTHON, "-m", "pytest", "-m", "slow", "--durations=5", *arguments)
+        run(PYTHON, "-m", "pytest", "-m", "slow", "--durations=5", *arguments, **software_gpu())
     else:
         # One thread per worker: two workers that each start two threads only get in their way.
-        run(PYTHON, "-m", "pytest", "-n", str(os.cpu_count() or 2), *arguments, OMP_NUM_THREADS="1")
+        workers = ("-n", str(os.cpu_count() or 2), "--dist", "loadgroup")
+        run(PYTHON, "-m", "pytest", *workers, *arguments, OMP_NUM_THREADS="1", **software_gpu())
+
+
+def software_gpu() -> dict[str, str]:
+    """A Vulkan driver for the tests: the one that the environment names, else Mesa's."""
+    from software_gpu import prepare
+
+    try:
+        found = prepare(VENV / "software-gpu")
+    except (subprocess.CalledProcessError, OSError, SystemExit) as error:
+        print(f"start: no software GPU, its tests will be skipped ({error})", file=sys.stderr)
+        return {}
+    return found
 
 
 def set_up(extra: str) -> None:
@@ -71,7 +85,7 @@ def set_up(extra: str) -> None:
     pip = (PYTHON, "-m", "pip", "--disable-pip-version-check")
     constraints = ("--constraint", ROOT / "constraints.txt")
     _refuse_cuda(pip, constraints)
-    print(f"Installing pocketsd[{extra}] into {VENV} (about 1.4 GB)", flush=True)
+    print(f"Installing pocketsd[{extra}] into {VENV} ({SIZES[extra]})", flush=True)
     # A constraint reaches the build environment through the variable only.
     run(*pip, "install", *constraints, "--editable", f"{ROOT}[{extra}]",
         PIP_CONSTRAINT=str(ROOT / "constraints.txt"))  # fmt: skip

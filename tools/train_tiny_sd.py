@@ -96,7 +96,8 @@ def train_unet(
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True)
 def write_folder(cache: Path, workers: int, seed: int, out: Path) -> None:
     """Stage 5: a diffusers folder, of whatever the checkpoints hold by now."""
-    export(out, _text_encoder(cache, workers, seed), unet.load(cache), _vae(cache))
+    encoder = _text_encoder(cache, workers, seed)
+    export(out, encoder, unet.load(cache), _vae(cache), cache / "tokenizer")
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     click.echo(f"export: {out}, {size / 1e6:.1f} MB")
 
@@ -121,9 +122,9 @@ def take_up(model: Path, cache: Path) -> None:
 
     Then run latents, `unet --start MODEL` and export.
     """
-    for part in ("vae", "text_encoder"):
+    # The tokenizer too: a new one would number words after today's captions, not the model's.
+    for part in ("vae", "text_encoder", "tokenizer"):
         shutil.copytree(model / part, cache / part)
-    write_tokenizer(cache / "tokenizer")
 
 
 def _text_encoder(cache: Path, workers: int, seed: int) -> CLIPTextModel:

@@ -204,7 +204,7 @@ def _change(lora: Lora, factors: Factors, name: str, shape: torch.Size) -> torch
         if change.numel() != shape.numel() or change.shape[0] != shape[0]:
             raise RuntimeError
         return change.reshape(shape)
-    except RuntimeError:
+    except (RuntimeError, ValueError):  # the latter where opt_einsum is installed
         raise PocketSDError(
             f"does not fit {name}: factors {tuple(up.shape)} and {tuple(down.shape)}, "
             f"weight {tuple(shape)}",

@@ -84,7 +84,7 @@ class ResBlock(nn.Module):
         h = self.conv1(self.norm1(x))
         if self.time_emb_proj is not None:
             assert time is not None
-            h = h + self.time_emb_proj(time)[:, :, None, None]  # [b, out, 1, 1]
+            h = h + ops.over_picture(self.time_emb_proj(time))
         h = self.conv2(self.norm2(h))
         return h + (x if self.conv_shortcut is None else self.conv_shortcut(x))
 
@@ -98,14 +98,3 @@ class Resample(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(x)
-
-
-def to_tokens(x: Tensor) -> Tensor:
-    """[b, c, h, w] -> [b, h * w, c]"""
-    return x.flatten(2).transpose(1, 2)
-
-
-def to_picture(tokens: Tensor, like: Tensor) -> Tensor:
-    """[b, h * w, c] -> [b, c, h, w], with the height and width of `like`."""
-    b, _, c = tokens.shape
-    return tokens.transpose(1, 2).reshape(b, c, *like.shape[2:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from converter import ops
@@ -33,8 +32,8 @@ class Embeddings(nn.Module):
         self.position_embedding = nn.Embedding(config.positions, config.width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        positions: Tensor = self.position_embedding.weight[: tokens.shape[1]]
-        return torch.add(self.token_embedding(tokens), positions)
+        table, positions = self.token_embedding.weight, self.position_embedding.weight
+        return ops.token_embedding(tokens, table, positions)
 
 
 class Layer(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from converter import ops
@@ -14,8 +13,6 @@ from converter.models.layers import (
     Linear,
     Resample,
     ResBlock,
-    to_picture,
-    to_tokens,
 )
 
 
@@ -124,7 +121,7 @@ class Up(nn.Module):
 
     def forward(self, h: Tensor, skips: list[Tensor], time: Tensor, embedding: Tensor) -> Tensor:
         for i, resnet in enumerate(self.resnets):
-            h = resnet(torch.cat([h, skips.pop()], dim=1), time)
+            h = resnet(ops.join(h, skips.pop()), time)
             if self.attentions:
                 h = self.attentions[i](h, embedding)
         for double in self.upsamplers:
@@ -150,10 +147,10 @@ class Transformer(nn.Module):
         self.proj_out = Conv2d(width, width, 1)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        h = to_tokens(self.proj_in(self.norm(x)))  # [b, h * w, width]
+        h = ops.to_tokens(self.proj_in(self.norm(x)))  # [b, h * w, width]
         for block in self.transformer_blocks:
             h = block(h, embedding)
-        return x + self.proj_out(to_picture(h, like=x))
+        return x + self.proj_out(ops.to_picture(h, *x.shape[2:]))
 
 
 class TransformerBlock(nn.Module):

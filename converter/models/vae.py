@@ -16,8 +16,6 @@ from converter.models.layers import (
     Linear,
     Resample,
     ResBlock,
-    to_picture,
-    to_tokens,
 )
 
 
@@ -36,7 +34,9 @@ class VaeEncoder(nn.Module):
 
     def forward(self, picture: Tensor) -> Tensor:
         # picture [b, 3, 8h, 8w] -> latent [b, 4, h, w]
-        mean, _log_variance = self.quant_conv(self.encoder(picture)).chunk(2, dim=1)
+        h, last, half = self.encoder(picture), self.quant_conv, len(self.quant_conv.bias) // 2
+        # Of its two halves, mean and logarithm of the variance, only the first is computed.
+        mean = ops.conv2d(h, last.weight[:half], last.bias[:half], 1, last.padding, 1)
         return mean * self.scale
 
 
@@ -150,6 +150,6 @@ class SelfAttention(nn.Module):
         self.to_out = nn.ModuleList([Linear(width, width)])
 
     def forward(self, x: Tensor) -> Tensor:
-        h = to_tokens(self.group_norm(x))  # [b, h * w, width]
+        h = ops.to_tokens(self.group_norm(x))  # [b, h * w, width]
         h = ops.attention(self.to_q(h), self.to_k(h), self.to_v(h), 1, False)
-        return x + to_picture(self.to_out[0](h), like=x)
+        return x + ops.to_picture(self.to_out[0](h), *x.shape[2:])

@@ -5,18 +5,55 @@ layout that its kernels want.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from converter.ops import tflite
 from converter.ops.registry import Case, fused_op
+
+#: The largest tensor of scores that a phone's GPU is asked to hold.
+SCORE_BYTES = 64 * 2**20
+#: Added to scores of tokens that lie ahead; fp16 can still hold it with a score on top.
+FUTURE = -3e4
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool) -> Tensor:
     # q [b, n, heads * d], k and v [b, m, heads * d] -> [b, n, heads * d]
     q, k, v = (split_heads(t, heads) for t in (q, k, v))
     return merge_heads(F.scaled_dot_product_attention(q, k, v, is_causal=causal))
+
+
+def litert(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool) -> Tensor:
+    # q [b, 1, n, c], k and v [b, 1, m, c]; the scale goes into Q: n * d products, not n * m, and
+    # smaller scores.
+    q = q * (q.shape[-1] // heads) ** -0.5
+    if heads > 1:
+        q, k, v = (split_heads(t.squeeze(1), heads) for t in (q, k, v))
+    rows = rows_at_once(q.shape, k.shape[2])
+    n = q.shape[2]
+    parts = [_rows(q[:, :, i : i + rows], k, v, causal) for i in range(0, n, rows)]
+    y = torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
+    return y if heads == 1 else merge_heads(y).unsqueeze(1)
+
+
+def rows_at_once(q: Sequence[int], m: int) -> int:
+    """How many queries to handle together so that their scores stay below SCORE_BYTES."""
+    b, heads, n, _ = q
+    rows = n
+    while rows % 2 == 0 and b * heads * rows * m * 4 > SCORE_BYTES:
+        rows //= 2
+    return rows
+
+
+def _rows(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    scores = tflite.batch_matmul(q, k, True)  # [b, heads, rows, m]
+    if causal:
+        assert q.shape[2] == k.shape[2], "causal attention is never split: its sequence is short"
+        scores = scores + torch.full(scores.shape[-2:], FUTURE).triu(1)
+    return tflite.batch_matmul(scores.softmax(dim=-1), v, False)
 
 
 def naive(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool) -> Tensor:
@@ -50,6 +87,7 @@ def _case(label: str, n: int, m: int, width: int, heads: int, causal: bool = Fal
 op = fused_op(
     attention,
     naive=naive,
+    lowerings={"litert": litert},
     cases=[
         _case("self 4096 d=40", 4096, 4096, 320, 8),
         _case("cross 4096x77 d=40", 4096, 77, 320, 8),

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from converter.ops import tflite
 from converter.ops.registry import Case, fused_op
 
 
@@ -20,6 +21,21 @@ def conv2d(
     if left == right and top == bottom:
         return F.conv2d(x, weight, bias, stride, (top, left))
     return F.conv2d(F.pad(x, padding), weight, bias, stride)
+
+
+def litert(
+    x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: list[int], upsample: int
+) -> Tensor:
+    # x [b, h, w, c]
+    if upsample > 1:
+        x = tflite.resize_nearest_neighbor(x, upsample)
+    same_padding = [
+        tflite.same_padding(n, weight.shape[2], stride) for n in (x.shape[2], x.shape[1])
+    ]
+    is_same = padding == [n for pair in same_padding for n in pair]
+    if not is_same and any(padding):
+        x = F.pad(x, [0, 0, *padding])
+    return tflite.conv_2d(x, weight.permute(0, 2, 3, 1), bias, stride, is_same)
 
 
 def naive(
@@ -61,6 +77,7 @@ def _case(
 op = fused_op(
     conv2d,
     naive=naive,
+    lowerings={"litert": litert},
     cases=[
         _case("3x3 320 at 32x32", (320, 320), 32),
         _case("1x1 640 to 320", (640, 320), 32, kernel=1),

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from converter.ops.registry import Case, fused_op
+from converter.ops.standardise import standardised
 
 
 def group_norm_silu(
@@ -27,6 +28,17 @@ def naive(
     return y * torch.sigmoid(y) if silu else y
 
 
+def litert(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, epsilon: float, silu: bool
+) -> Tensor:
+    # x [b, h, w, c]. No rank above four: so every op has a kernel on the delegate, and nothing
+    # needs to be broadcast by an op of its own.
+    b, h, w, c = x.shape
+    g = x.reshape(b, h * w, groups, c // groups)
+    y = standardised(g, [1, 3], epsilon).reshape(b, h, w, c) * weight + bias
+    return F.silu(y) if silu else y
+
+
 def _case(label: str, channels: int, size: int, silu: bool, groups: int = 32) -> Case:
     def make(g: torch.Generator) -> tuple[Tensor, Tensor, Tensor, int, float, bool]:
         # A mean far from zero and uneven channels: what sums of squares in fp16 stumble over.
@@ -40,6 +52,7 @@ def _case(label: str, channels: int, size: int, silu: bool, groups: int = 32) ->
 op = fused_op(
     group_norm_silu,
     naive=naive,
+    lowerings={"litert": litert},
     cases=[
         _case("UNet 320 at 64x64", 320, 64, True),
         _case("UNet skip 1920 at 16x16", 1920, 16, True),

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from converter.ops.registry import Case, fused_op
+from converter.ops.standardise import standardised
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
@@ -15,6 +16,10 @@ def naive(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
     centred = x - x.mean(dim=-1, keepdim=True)
     variance = (centred * centred).mean(dim=-1, keepdim=True)
     return centred / torch.sqrt(variance + epsilon) * weight + bias
+
+
+def litert(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    return standardised(x, [-1], epsilon) * weight + bias
 
 
 def _case(label: str, tokens: int, width: int) -> Case:
@@ -28,5 +33,6 @@ def _case(label: str, tokens: int, width: int) -> Case:
 op = fused_op(
     layer_norm,
     naive=naive,
+    lowerings={"litert": litert},
     cases=[_case("UNet 4096x320", 4096, 320), _case("text encoder 77x768", 77, 768)],
 )

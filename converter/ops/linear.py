@@ -6,13 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from converter.ops import tflite
 from converter.ops.registry import Case, fused_op
 
 ACTIVATIONS = ("", "silu", "gelu", "quick_gelu")
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    y = F.linear(x, weight, bias)  # x [..., c], weight [out, c]
+    return activate(F.linear(x, weight, bias), activation)  # x [..., c], weight [out, c]
+
+
+def activate(y: Tensor, activation: str) -> Tensor:
     if activation == "silu":
         return F.silu(y)
     if activation == "gelu":
@@ -21,6 +25,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> T
         return y * torch.sigmoid(1.702 * y)
     assert activation == "", activation
     return y
+
+
+def litert(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    # x [b, 1, n, c]. A 1x1 convolution keeps the rank, and batch and tokens apart; a fully
+    # connected layer would be handed [b * n, c], which the delegate takes for a batch of b * n.
+    bias = weight.new_zeros(len(weight)) if bias is None else bias
+    return activate(tflite.conv_2d(x, weight[:, None, None], bias, 1, False), activation)
 
 
 def naive(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
@@ -49,6 +60,7 @@ def _case(
 op = fused_op(
     linear,
     naive=naive,
+    lowerings={"litert": litert},
     cases=[
         _case("attention projection, no bias", 1024, 640, 640, "", bias=False),
         _case("time embedding", 1, 320, 1280, "silu"),

@@ -1,11 +1,11 @@
-"""How a fused op is declared: one reference, one naive form, one list of cases.
+"""How a fused op is declared: a reference, a naive form, a form per target, a list of cases.
 
 A fused op is a `torch.library` custom op, so `torch.export` keeps it as a single node that every
 target lowers in its own way. The reference is plain PyTorch and defines the meaning; shapes and
 gradients are derived from it, so that a new op is one function and cannot disagree with itself.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ class FusedOp:
     reference: Callable[..., Tensor]
     naive: Callable[..., Tensor]
     cases: Sequence[Case]
+    lowerings: Mapping[str, Callable[..., Tensor]]
     _operator: Callable[..., Tensor]
 
     def __call__(self, *args: Any) -> Tensor:
@@ -47,19 +48,30 @@ _OPS: dict[str, FusedOp] = {}
 
 
 def fused_op(
-    reference: Callable[..., Tensor], *, naive: Callable[..., Tensor], cases: Sequence[Case]
+    reference: Callable[..., Tensor],
+    *,
+    naive: Callable[..., Tensor],
+    cases: Sequence[Case],
+    lowerings: Mapping[str, Callable[..., Tensor]] | None = None,
 ) -> FusedOp:
     """Declare `reference` (whose name and annotations become the op's schema) as a fused op.
 
-    `naive` computes the same from unfused pieces: the baseline of every ablation.
+    `naive` computes the same from unfused pieces: the baseline of every ablation. `lowerings`
+    holds, by target, the PyTorch that this target's exporter is shown instead of the reference.
     """
     name = reference.__name__
     operator = torch.library.custom_op(f"{NAMESPACE}::{name}", reference, mutates_args=())
     operator.register_fake(reference)
     operator.register_autograd(_gradient_of(reference), setup_context=_keep_arguments)
-    op = FusedOp(name, reference, naive, tuple(cases), operator)
+    op = FusedOp(name, reference, naive, tuple(cases), dict(lowerings or {}), operator)
     _OPS[name] = op
     return op
+
+
+def get_op(qualified_name: str) -> FusedOp | None:
+    """The fused op behind a node's target, if it is one of ours."""
+    namespace, _, rest = qualified_name.partition(".")
+    return _OPS.get(rest.split(".")[0]) if namespace == NAMESPACE else None
 
 
 def all_ops() -> Iterator[FusedOp]:

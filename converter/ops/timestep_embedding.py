@@ -1,11 +1,16 @@
 """Sinusoidal embedding of the timestep. Always computed in fp32: its angles reach 1000 radians."""
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from converter.ops.registry import Case, fused_op
+
+LAST, COARSE = 1024, 8  # timesteps lie below the first; the second divides them into rows
 
 
 def timestep_embedding(timestep: Tensor, width: int, cosine_first: bool, shift: float) -> Tensor:
@@ -15,6 +20,31 @@ def timestep_embedding(timestep: Tensor, width: int, cosine_first: bool, shift: 
     angle = timestep.float()[:, None] * torch.exp(-math.log(10000.0) * exponent)[None]
     parts = (angle.cos(), angle.sin()) if cosine_first else (angle.sin(), angle.cos())
     return torch.cat(parts, dim=-1)
+
+
+def litert(timestep: Tensor, width: int, cosine_first: bool, shift: float) -> Tensor:
+    # Where a GPU computes in fp16, an angle of 981 is rounded to half a radian. So the timestep is
+    # split into a multiple of COARSE, whose sine and cosine are looked up, and a rest, whose
+    # angles are small; the sums of angles are then taken apart by the addition theorems. The
+    # lookup is a product with a hat function, which has a kernel everywhere.
+    half = width // 2
+    multiples = np.arange(math.ceil(LAST / COARSE))
+    frequencies = np.exp(-math.log(10000.0) * np.arange(half) / (half - shift))
+    angles = COARSE * multiples[:, None] * frequencies  # [rows, half], radians
+    rows, frequency = _constant(multiples), _constant(frequencies)
+    multiple = torch.floor(timestep * (1 / COARSE))[:, None]  # [b, 1]
+    rest = timestep[:, None] - COARSE * multiple
+    hat = torch.relu(1 - (multiple - rows).abs())  # [b, rows], one at its row, else zero
+    sine, cosine = hat @ _constant(np.sin(angles)), hat @ _constant(np.cos(angles))
+    small = rest * frequency
+    sines = sine * small.cos() + cosine * small.sin()
+    cosines = cosine * small.cos() - sine * small.sin()
+    y = torch.cat((cosines, sines) if cosine_first else (sines, cosines), dim=-1)
+    return y[:, None, None]  # [b, 1, 1, width]
+
+
+def _constant(values: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32))
 
 
 def naive(timestep: Tensor, width: int, cosine_first: bool, shift: float) -> Tensor:
@@ -28,6 +58,7 @@ def naive(timestep: Tensor, width: int, cosine_first: bool, shift: float) -> Ten
 op = fused_op(
     timestep_embedding,
     naive=naive,
+    lowerings={"litert": litert},
     cases=[
         Case("early", lambda g: (torch.tensor([981.0]), 320, True, 0.0)),
         Case("late, between two steps", lambda g: (torch.tensor([1.5, 0.0]), 320, True, 0.0)),

@@ -7,7 +7,7 @@ A target is one module with a `TARGET`, announced as an entry point in the group
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from converter.components import ComponentSpec, Geometry
 from converter.models import ComponentConfig
 from runtime_py.errors import PocketSDError
 from runtime_py.package import Component
+from runtime_py.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Job:
     precision: str
     folder: Path
     module: Callable[[], nn.Module]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    recording: Recording | None = None  # real inputs, for what has to be calibrated
 
     def described(self, files: tuple[str, ...], config: Mapping[str, Any]) -> Component:
         inputs, outputs = self.spec.inputs(self.geometry), self.spec.outputs(self.geometry)
@@ -41,6 +42,7 @@ class Target(Protocol):
     name: str
     precisions: tuple[str, ...]  # the first is the default
     fixed_shapes: bool  # whether sizes and batches are built in
+    calibrated: frozenset[str]  # the precisions that are made from a recording
 
     def write(self, job: Job) -> Component:
         """Write the component's files into the job's folder and describe them."""

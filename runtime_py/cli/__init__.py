@@ -18,6 +18,8 @@ from runtime_py.errors import PocketSDError
 VERBS = {
     "convert": "Turn a checkpoint into a package for one target.",
     "run": "Draw a picture with a package.",
+    "record": "Keep a package's inner inputs and outputs, to calibrate on.",
+    "verify": "Measure a package against its source.",
     "inspect": "Say what a checkpoint, LoRA, embedding or package is.",
     "demo": "Convert the embedded tiny model and draw a sheet of prompts.",
 }

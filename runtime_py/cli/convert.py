@@ -14,6 +14,7 @@ Examples:
   pocketsd convert ./stable-diffusion-v1-5
   pocketsd convert model.safetensors --vae better-vae.safetensors -o model.pkg
   pocketsd convert model.ckpt --lora style.safetensors:0.8 --embedding cat.pt:cat
+  pocketsd convert ./sd15 --target litert --precision fp16 --height 512 --width 768
   pocketsd convert ./sd15 --scheduler euler --scheduler lcm --steps 20 --steps 4
 """
 
@@ -25,6 +26,11 @@ Examples:
 )
 @click.option("--target", default="torch", show_default=True, help="What the package is for.")
 @click.option("--precision", help="How weights are stored. [the target's first]")
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    help="A recording (`pocketsd record`), for precisions with activations in int8.",
+)
 @click.option("--components", help="Only these, separated by commas. [all]")
 @size_options
 @click.option(
@@ -79,6 +85,7 @@ def command(
     output: Path | None,
     target: str,
     precision: str | None,
+    calibration: Path | None,
     components: str | None,
     height: int | None,
     width: int | None,
@@ -102,6 +109,7 @@ def command(
     from runtime_py.cli.heavy import converter_module
     from runtime_py.cli.progress import stages
     from runtime_py.files import require_free
+    from runtime_py.recording import read
 
     started = time.perf_counter()
     out = output or Path(
@@ -119,6 +127,7 @@ def command(
         batch_cfg=batch_cfg,
         schedulers=schedulers,
         steps=steps,
+        recording=None if calibration is None else read(calibration),
     )
     conversion.check(options)
     with stages("Reading", 4) as announce:

@@ -53,6 +53,15 @@ def size_options(function: F) -> F:
     return function
 
 
+def engine_options(function: F) -> F:
+    function = click.option(
+        "--threads", type=click.IntRange(1, 256), help="On the CPU. [all it has]"
+    )(function)
+    return click.option("--accelerator", help="cpu or gpu, where the engine has both. [cpu]")(
+        function
+    )
+
+
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists."
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from runtime_py.cli.options import Margins, overwrite_option, size_options
+from runtime_py.cli.options import Margins, engine_options, overwrite_option, size_options
 
 if TYPE_CHECKING:
     from runtime_py.package import Package
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   pocketsd run tiny-sd.torch --prompt "a red circle on a white background"
+  pocketsd run sd15.litert --accelerator gpu --prompt "an otter"
   pocketsd run sd15.torch --prompt "an otter" --negative-prompt blurry --seed 1 --seed 2
   pocketsd run sd15.torch --prompt "in winter" --image house.jpg --strength 0.6
   pocketsd run sd15.torch --prompt "a red door" --image house.jpg --mask door.png
@@ -61,6 +62,7 @@ Examples:
     help="How much to change the image. [0.75; 1 with a mask]",
 )
 @click.option("--engine", help="What runs the package. [the target's own]")
+@engine_options
 @click.option(
     "--preview", type=click.Path(path_type=Path), help="Rewrite this picture after each step."
 )
@@ -83,6 +85,8 @@ def command(
     outpaint: dict[str, int] | None,
     strength: float | None,
     engine: str | None,
+    accelerator: str | None,
+    threads: int | None,
     preview: Path | None,
     output: Path,
     overwrite: bool,
@@ -107,7 +111,7 @@ def command(
         request = _extended(opened, request, outpaint)
     outputs = _outputs(output, request.seeds, overwrite)
     table = table_for(opened, scheduler, steps)
-    running = open_engine(opened, engine)
+    running = open_engine(opened, engine, accelerator=accelerator, threads=threads)
     try:
         drawn = _draw(running, opened, table, request, preview)
     finally:

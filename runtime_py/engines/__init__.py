@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import entry_points
+from inspect import signature
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,7 +41,10 @@ class Engine(Protocol):
 
 
 def open_engine(package: Package, name: str | None = None, **options: Any) -> Engine:
-    """The named engine; by default the one named after the package's target."""
+    """The named engine; by default the one named after the package's target.
+
+    Options that are None are left to the engine.
+    """
     target = package.manifest.target
     name = name or target
     points = {point.name: point for point in entry_points(group="pocketsd.engines")}
@@ -55,7 +59,10 @@ def open_engine(package: Package, name: str | None = None, **options: Any) -> En
         ) from None
     if target not in kind.targets:
         raise PocketSDError(f"engine {name!r} does not run target {target!r}", where=package.path)
-    return kind(package, **options)
+    given = {name: value for name, value in options.items() if value is not None}
+    if unknown := set(given) - set(signature(kind).parameters):
+        raise PocketSDError(f"engine {name!r} has no option {', '.join(sorted(unknown))}")
+    return kind(package, **given)
 
 
 def check_inputs(package: Package, component: str, inputs: Mapping[str, Array]) -> None:

@@ -235,7 +235,7 @@ def pair(
 
 
 #: What part of the training scenes are pairs, and what part of the single things are striped.
-PAIR_SHARE, STRIPED_SHARE = 0.18, 0.06
+PAIR_SHARE, STRIPED_SHARE = 0.10, 0.06
 
 _TRAINABLE = tuple((c, s) for c in COLOURS for s in SHAPES if not is_held_out(c, s))
 

@@ -6,6 +6,7 @@ destination meanwhile ever sees half a model.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -14,11 +15,14 @@ from diffusers import AutoencoderKL, UNet2DConditionModel
 from transformers import CLIPTextModel
 
 from tools.tiny_sd.models import new_scheduler, write_model_index
-from tools.tiny_sd.tokenizer import write_tokenizer
 
 
 def export(
-    out: Path, text_encoder: CLIPTextModel, unet: UNet2DConditionModel, vae: AutoencoderKL
+    out: Path,
+    text_encoder: CLIPTextModel,
+    unet: UNet2DConditionModel,
+    vae: AutoencoderKL,
+    tokenizer: Path,
 ) -> None:
     """Write (or replace) the folder; weights in half precision, modules left as they were.
 
@@ -36,7 +40,8 @@ def export(
         copy.load_state_dict(module.state_dict())
         copy.to(torch.float16).save_pretrained(fresh / name)
     new_scheduler().save_pretrained(fresh / "scheduler")
-    write_tokenizer(fresh / "tokenizer")
+    _forget_paths(fresh)
+    shutil.copytree(tokenizer, fresh / "tokenizer")  # the one that the encoder was trained with
     write_model_index(fresh)
     for path in fresh.rglob("*"):
         if path.is_file():
@@ -50,3 +55,11 @@ def export(
         out.rename(old)
     fresh.rename(out)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _forget_paths(folder: Path) -> None:
+    """diffusers writes down where a model was loaded from, which is nobody's business."""
+    for path in folder.glob("*/config.json"):
+        config = json.loads(path.read_text())
+        config.pop("_name_or_path", None)
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

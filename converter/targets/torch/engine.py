@@ -27,10 +27,7 @@ class TorchEngine:
     def load(self, component: str) -> None:
         if component in self._modules:
             return
-        spec = self.package.manifest.component(component)
-        config = from_json(get_component(component).part, spec.config)
-        with safe_open(self.package.file(spec.files[0]), "pt") as file:
-            self._modules[component] = with_weights(component, config, file.get_tensor)
+        self._modules[component] = module_of(self.package, component)
 
     def run(self, component: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         check_inputs(self.package, component, inputs)
@@ -46,3 +43,11 @@ class TorchEngine:
 
     def close(self) -> None:
         self._modules.clear()
+
+
+def module_of(package: Package, component: str) -> nn.Module:
+    """A component of a reference package as the module it was."""
+    spec = package.manifest.component(component)
+    config = from_json(get_component(component).part, spec.config)
+    with safe_open(package.file(spec.files[0]), "pt") as file:
+        return with_weights(component, config, file.get_tensor)

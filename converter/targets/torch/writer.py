@@ -16,6 +16,7 @@ class TorchTarget:
     name = "torch"
     precisions = tuple(STORED)
     fixed_shapes = False
+    calibrated: frozenset[str] = frozenset()
 
     def write(self, job: Job) -> Component:
         file = f"{job.spec.name}.safetensors"

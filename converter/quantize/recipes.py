@@ -1,0 +1,80 @@
+"""The recipes themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+LAYERS = ("CONV_2D", "FULLY_CONNECTED", "EMBEDDING_LOOKUP")  # whatever has trained weights
+
+
+class Form(Enum):
+    """What becomes of a layer."""
+
+    FP16 = "weights in fp16"
+    INT8_WEIGHTS = "weights in int8 by channel, arithmetic in float"
+    INT8_DYNAMIC = "weights in int8 by channel, activations quantised as they come"
+    INT8_STATIC = "weights and activations in int8, ranges fixed by calibration"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Later rules win over earlier ones."""
+
+    form: Form
+    ops: tuple[str, ...] = LAYERS
+    layers: str = ".*"  # what a layer's name must match
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`rules` by component; the components not named there take those under "*"."""
+
+    runs_on: str
+    rules: dict[str, tuple[Rule, ...]]
+    weight_bytes: float = 4  # of most weights: what a file is expected to take
+
+    def of(self, component: str) -> tuple[Rule, ...]:
+        return self.rules.get(component, self.rules.get("*", ()))
+
+    @property
+    def needs_calibration(self) -> bool:
+        return any(self.calibrates(component) for component in self.rules)
+
+    def calibrates(self, component: str) -> bool:
+        return any(rule.form is Form.INT8_STATIC for rule in self.of(component))
+
+
+#: Not the token table: the delegate takes its lookup in fp32 only.
+_FP16 = (Rule(Form.FP16, ("CONV_2D", "FULLY_CONNECTED")),)
+_INT8 = (
+    Rule(Form.INT8_DYNAMIC, ("CONV_2D", "FULLY_CONNECTED")),
+    # TFLite 2.17, which shipped apps carry, computes a lookup of int8 rows wrongly.
+    Rule(Form.FP16, ("EMBEDDING_LOOKUP",)),
+)
+
+RECIPES: dict[str, dict[str, Recipe]] = {
+    "litert": {
+        "fp16": Recipe("GPU (arithmetic in fp16) and CPU", {"*": _FP16}, 2),
+        "fp32": Recipe("GPU (arithmetic in fp32) and CPU", {}, 4),
+        "int8": Recipe(
+            "CPU",
+            {"*": _INT8, "vae_decoder": _FP16, "vae_encoder": _FP16},
+            1,
+        ),
+        "int8-weights": Recipe(
+            "CPU",
+            {"*": (Rule(Form.INT8_WEIGHTS),), "vae_decoder": _FP16, "vae_encoder": _FP16},
+            1,
+        ),
+        "w8a8": Recipe(
+            "CPU",
+            {"unet": (Rule(Form.INT8_STATIC),), "*": _FP16},
+            1,
+        ),
+    }
+}
+
+
+def get_recipe(target: str, name: str) -> Recipe:
+    return RECIPES[target][name]

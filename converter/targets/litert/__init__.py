@@ -1,0 +1,1 @@
+"""LiteRT (TFLite) files that a phone's GPU delegate takes whole."""

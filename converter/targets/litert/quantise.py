@@ -1,0 +1,79 @@
+"""A recipe applied to a .tflite file, by LiteRT's own quantiser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from converter.quantize import Form, Rule
+from runtime_py.native_output import captured
+
+SIGNATURE = "serving_default"
+Samples = Sequence[dict[str, NDArray[Any]]]
+
+
+def quantise(
+    source: Path, out: Path, rules: Sequence[Rule], samples: Samples = (), threads: int = 2
+) -> None:
+    """Write `source` with its layers in the rules' forms; `samples` are inputs to calibrate on."""
+    with captured(1), captured(2):
+        from ai_edge_quantizer.quantizer import Quantizer
+
+        quantizer = Quantizer(str(source))
+        for rule in rules:
+            for op in rule.ops:
+                _add(quantizer, rule, op)
+        calibration = None
+        if quantizer.need_calibration:
+            batches = [{k: np.ascontiguousarray(v) for k, v in s.items()} for s in samples]
+            calibration = quantizer.calibrate({SIGNATURE: batches}, num_threads=threads)
+        result = quantizer.quantize(calibration, enable_progress_report=False)
+    out.write_bytes(result.quantized_model)
+
+
+def run_tflite(file: Path, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """One run on the CPU."""
+    with captured(2):
+        from ai_edge_litert.interpreter import Interpreter
+
+        runner = Interpreter(str(file)).get_signature_runner(SIGNATURE)
+        return dict(runner(**inputs))
+
+
+def _add(quantizer: Any, rule: Rule, op: str) -> None:
+    from ai_edge_quantizer.algorithm_manager import AlgorithmName
+    from ai_edge_quantizer.qtyping import (
+        ComputePrecision,
+        OpQuantizationConfig,
+        QuantGranularity,
+        TensorDataType,
+        TensorQuantizationConfig,
+        TFLOperationName,
+    )
+
+    operation = TFLOperationName(op)
+    if rule.form is Form.FP16:
+        weights = TensorQuantizationConfig(num_bits=16, dtype=TensorDataType.FLOAT)
+        config = OpQuantizationConfig(weight_tensor_config=weights, explicit_dequantize=True)
+        quantizer.update_quantization_recipe(
+            rule.layers, operation, config, AlgorithmName.FLOAT_CASTING
+        )
+        return
+    weights = TensorQuantizationConfig(
+        num_bits=8, symmetric=True, granularity=QuantGranularity.CHANNELWISE
+    )
+    config = OpQuantizationConfig(
+        activation_tensor_config=TensorQuantizationConfig(num_bits=8, symmetric=False)
+        if rule.form is Form.INT8_STATIC
+        else None,
+        weight_tensor_config=weights,
+        compute_precision=ComputePrecision.FLOAT
+        if rule.form is Form.INT8_WEIGHTS
+        else ComputePrecision.INTEGER,
+        explicit_dequantize=rule.form is Form.INT8_WEIGHTS,
+    )
+    quantizer.update_quantization_recipe(rule.layers, operation, config)

@@ -1,0 +1,93 @@
+"""Writes a component as one .tflite file, or as a chain of them where one would be too large."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from converter.components import example
+from converter.graph import export
+from converter.quantize import RECIPES, Recipe, Rule, get_recipe
+from converter.targets import Job
+from converter.targets.litert.partition import Part, partition
+from runtime_py.engines import Array
+from runtime_py.engines.chain import Link
+from runtime_py.package import Component
+from runtime_py.pipeline import in_slices
+
+NAME = "litert"
+#: Of one file. LiteRT.js in a browser fails on 900 MB, some phones' GPUs allocate no more than
+#: 512 MB at once, and a flatbuffer ends at 2 GB.
+LARGEST = 450_000_000
+
+
+class LiteRTTarget:
+    name = NAME
+    precisions = tuple(RECIPES[NAME])
+    fixed_shapes = True
+    calibrated = frozenset(name for name in RECIPES[NAME] if RECIPES[NAME][name].needs_calibration)
+
+    def write(self, job: Job) -> Component:
+        recipe = get_recipe(NAME, job.precision)
+        inputs = example(job.spec.inputs(job.geometry))
+        names = [spec.name for spec in job.spec.inputs(job.geometry)]
+        outputs = [spec.name for spec in job.spec.outputs(job.geometry)]
+        parts = partition(export(job.module(), inputs), outputs, _limit(job, recipe))
+        links = []
+        samples = _samples(job) if recipe.calibrates(job.spec.name) else []
+        for index, part in enumerate(parts):
+            stem = job.spec.name if len(parts) == 1 else f"{job.spec.name}-{index}"
+            file = job.folder / f"{stem}.tflite"
+            _write(
+                recipe.of(job.spec.name), part, dict(zip(names, inputs, strict=True)), file, samples
+            )
+            links.append(Link(file.name, part.inputs, part.outputs))
+        config = {"chain": [asdict(link) for link in links], "runs_on": recipe.runs_on}
+        return job.described(tuple(link.file for link in links), config)
+
+
+def _limit(job: Job, recipe: Recipe) -> int:
+    """Bytes of fp32 weights that make a file of LARGEST bytes."""
+    forms = recipe.of(job.spec.name)
+    return int(LARGEST * (4 / recipe.weight_bytes if forms else 1))
+
+
+def _samples(job: Job) -> list[dict[str, Array]]:
+    """The recorded inputs of a component, in the batches it is built for."""
+    assert job.recording is not None
+    size = job.spec.inputs(job.geometry)[0].shape[0]
+    assert size is not None
+    recorded = job.recording.of(job.spec.name)
+    return [part for sample in recorded for part in in_slices(sample.inputs, size)]
+
+
+def _write(
+    rules: Sequence[Rule],
+    part: Part,
+    inputs: Mapping[str, Tensor],
+    file: Path,
+    samples: list[dict[str, Array]],
+) -> None:
+    """Write a part; `samples` gain what it computes, for the parts that come after it."""
+    from converter.targets.litert.flatbuffer import write_tflite
+
+    if not rules:
+        write_tflite(part, dict(inputs), file)
+        return
+    from converter.targets.litert.quantise import quantise, run_tflite
+
+    wide = file.with_suffix(".fp32")
+    write_tflite(part, dict(inputs), wide)
+    own = [{name: sample[name] for name in part.inputs} for sample in samples]
+    quantise(wide, file, rules, own, threads=torch.get_num_threads())
+    if part.crossing & set(part.outputs):
+        for sample, inputs_of_part in zip(samples, own, strict=True):
+            sample |= run_tflite(wide, inputs_of_part)
+    wide.unlink()
+
+
+TARGET = LiteRTTarget()

@@ -1,0 +1,1 @@
+"""Measurements that only report; no test depends on them."""

@@ -1,0 +1,176 @@
+"""What each LiteRT recipe costs and saves on the embedded model.
+
+    python -m tools.bench.quantisation --score 100
+
+Every recipe is converted; its files are run on inputs recorded from the reference (guidance,
+prompts and timesteps as in the exam), its pictures are read by the exam's checker, and a denoiser
+step is timed on the CPU, all recipes in turn in every round. What the GPU delegate makes of each
+file is asked of the delegate itself, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from converter.checkpoints import open_checkpoint
+from converter.convert import Options, convert
+from converter.quantize import RECIPES
+from runtime_py.cli.progress import stages
+from runtime_py.engines import Engine, open_engine
+from runtime_py.package import Package
+from runtime_py.pipeline import Request, draw, run_component
+from runtime_py.prompt_score.prompts import held_out_prompts
+from runtime_py.prompt_score.score import examine
+from runtime_py.quality import psnr
+from runtime_py.recording import Recording, record
+
+GUIDANCE, SAMPLER = 2.0, ("dpm++-2m", 20)
+ASK_GPU = """
+import sys
+from pathlib import Path
+from runtime_py.engines import open_engine
+from runtime_py.errors import PocketSDError
+from runtime_py.package import open_package
+engine = open_engine(open_package(Path(sys.argv[1])), accelerator="gpu")
+try:
+    engine.load(sys.argv[2])
+    print("whole" if all(d.whole for d in engine.delegation.values()) else "in parts")
+except PocketSDError as error:
+    print(error.what)
+"""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--model", type=click.Path(exists=True, path_type=Path),
+              default=Path("mobile_assets/tiny-sd"), show_default=True)  # fmt: skip
+@click.option("--score", default=100, show_default=True, help="Prompts of the exam.")
+@click.option("--rounds", default=9, show_default=True, help="Timed steps of each recipe.")
+@click.option("--recipes", default=",".join(RECIPES["litert"]), show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this.")
+def main(model: Path, score: int, rounds: int, recipes: str, json_file: Path | None) -> None:
+    """Print a table of recipe, component, size, PSNR, prompt score and step time."""
+    names = recipes.split(",")
+    with tempfile.TemporaryDirectory() as folder, stages("Measuring", 2 + 3 * len(names)) as say:
+        say("reference")
+        checkpoint = open_checkpoint(model)
+        source = convert(checkpoint, Path(folder) / "torch", Options())
+        recording, calibration = _recordings(source)
+        packages: dict[str, Package] = {}
+        for name in names:
+            say(f"converting {name}")
+            options = Options(target="litert", precision=name, recording=calibration)
+            packages[name] = convert(checkpoint, Path(folder) / name, options)
+        say("step times")
+        times = _step_times(packages, recording, rounds)
+        rows = []
+        for name, package in packages.items():
+            say(f"quality of {name}")
+            quality = _quality(package, recording)
+            say(f"exam of {name}")
+            obeyed = _exam(package, score)
+            for component in package.manifest.components:
+                size = sum(package.manifest.files[f].bytes for f in component.files)
+                rows.append(
+                    {
+                        "recipe": name,
+                        "component": component.name,
+                        "MB": size / 1e6,
+                        "PSNR": quality[component.name],
+                        "score": obeyed,
+                        "step ms": times[name],
+                        "GPU": _ask_gpu(package, component.name),
+                    }
+                )
+    _print(rows, score)
+    if json_file:
+        json_file.write_text(json.dumps(rows, indent=1))
+
+
+def _recordings(source: Package) -> tuple[Recording, Recording]:
+    """One to compare on, one to calibrate on: other prompts, every timestep."""
+    engine, table = open_engine(source), source.table(*SAMPLER)
+    assert table is not None
+    compare = [p.text for p in held_out_prompts(4)]
+    calibrate = [p.text for p in held_out_prompts(8, seed=99)]
+    return (
+        record(engine, source, table, compare, guidance=GUIDANCE, per_picture=5),
+        record(engine, source, table, calibrate, guidance=GUIDANCE, per_picture=20, seed=1000),
+    )
+
+
+def _quality(package: Package, recording: Recording) -> dict[str, float]:
+    engine = open_engine(package)
+    found = {}
+    for component in package.manifest.components:
+        found[component.name] = min(
+            psnr(
+                next(iter(s.outputs.values())),
+                run_component(engine, package, component.name, **s.inputs),
+            )
+            for s in recording.of(component.name)
+        )
+    engine.close()
+    return found
+
+
+def _exam(package: Package, count: int) -> float:
+    engine, table = open_engine(package), package.table(*SAMPLER)
+    assert table is not None
+
+    def paint(text: str, seed: int) -> Any:
+        request = Request(text, seeds=(seed,), guidance_scale=GUIDANCE)
+        return draw(engine, package, table, request).pictures[0]
+
+    shares = examine(held_out_prompts(count), paint)
+    engine.close()
+    return 100 * shares["colour and shape"]
+
+
+def _step_times(
+    packages: dict[str, Package], recording: Recording, rounds: int
+) -> dict[str, float]:
+    """Milliseconds of one denoiser run; the recipes take turns, so that all meet the same noise."""
+    (sample, *_) = recording.of("unet")
+    engines: dict[str, Engine] = {name: open_engine(p) for name, p in packages.items()}
+    times: dict[str, list[float]] = {name: [] for name in packages}
+    for number in range(rounds + 1):
+        for name, engine in engines.items():
+            started = time.perf_counter()
+            run_component(engine, packages[name], "unet", **sample.inputs)
+            if number:  # the first one loads
+                times[name].append(1000 * (time.perf_counter() - started))
+    for engine in engines.values():
+        engine.close()
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def _ask_gpu(package: Package, component: str) -> str:
+    command = [sys.executable, "-c", ASK_GPU, str(package.path), component]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode < 0:
+        return f"dies (signal {-done.returncode})"
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+def _print(rows: list[dict[str, Any]], score: int) -> None:
+    print(f"Score: % of {score} exam prompts obeyed. Step: one UNet run (batch 2) on this CPU.\n")
+    print("| recipe | component | MB | PSNR dB | score % | step ms | GPU delegate |")
+    print("|---|---|---|---|---|---|---|")
+    for r in rows:
+        print(
+            f"| {r['recipe']} | {r['component']} | {r['MB']:.2f} | {r['PSNR']:.1f} "
+            f"| {r['score']:.1f} | {r['step ms']:.0f} | {r['GPU']} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
