@@ -182,7 +182,13 @@ def test_an_interrupted_conversion_leaves_nothing(
     tiny_sd: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     command = [str(POCKETSD), "convert", str(tiny_sd), "-o", str(tmp_path / "out")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    # Whoever started the tests may ignore SIGINT, as shells do for what runs in the background.
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "sampler tables" in line:  # the output folder is open now
