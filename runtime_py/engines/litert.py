@@ -206,7 +206,7 @@ def read_delegation(said: str, path: Path) -> Delegation:
 
 def _adapter(said: str) -> str:
     """The GPU in use. It is named once in a process: when it is first asked for."""
-    if found := re.search(r"Selected adapter: (.+?),", said):
+    if found := re.search(r"Selected adapter: (.+?), arch=", said):
         _adapters.append(found.group(1))
     return _adapters[-1] if _adapters else ""
 
