@@ -32,3 +32,10 @@ def captured(descriptor: int = 2) -> Iterator[Callable[[], str]]:
             stream.flush()
             os.dup2(kept, descriptor)
             os.close(kept)
+
+
+@contextmanager
+def silenced() -> Iterator[Callable[[], str]]:
+    """Both outputs at once: native libraries are not particular about which one they log to."""
+    with captured(1) as out, captured(2) as err:
+        yield lambda: out() + err()

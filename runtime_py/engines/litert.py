@@ -30,7 +30,7 @@ from ai_edge_litert.compiled_model import (
 from runtime_py.engines import Array, check_inputs
 from runtime_py.engines.chain import Link, chain_of, last_uses
 from runtime_py.errors import PocketSDError
-from runtime_py.native_output import captured
+from runtime_py.native_output import silenced
 from runtime_py.package import Package
 from runtime_py.tflite_file import read
 
@@ -96,12 +96,12 @@ class LiteRTEngine:
         return {name: known[name] for name in outputs}
 
     def unload(self, component: str) -> None:
-        with captured():
+        with silenced():
             for _, model in self._chains.pop(component, []):
                 model.close()
 
     def close(self) -> None:
-        with captured():
+        with silenced():
             for component in list(self._chains):
                 self.unload(component)
 
@@ -109,7 +109,7 @@ class LiteRTEngine:
         path = self.package.file(name)
         read(path)  # the library dies of a file that ends too early
         failure = None
-        with captured() as said:
+        with silenced() as said:
             try:
                 options = _options(self.accelerator, self.threads, self.arithmetic)
                 model = CompiledModel.from_file(
@@ -127,7 +127,7 @@ class LiteRTEngine:
 
 def compile_file(path: Path) -> Delegation:
     """What the GPU delegate says to a file that is in no package."""
-    with captured() as said:
+    with silenced() as said:
         model = CompiledModel.from_file(
             str(path), environment=_environment(), options=_options("gpu", 1, "fp16")
         )
@@ -139,7 +139,7 @@ def run_bytes(
     content: bytes, inputs: Mapping[str, Array], accelerator: str, arithmetic: str = "fp32"
 ) -> dict[str, Array]:
     """Run a file that is in memory once."""
-    with captured():
+    with silenced():
         model = CompiledModel.from_buffer(
             content, environment=_environment(), options=_options(accelerator, 2, arithmetic)
         )
@@ -171,7 +171,7 @@ def _environment() -> Environment:
 
 
 def _run(model: CompiledModel, link: Link, known: Mapping[str, Array]) -> dict[str, Array]:
-    with captured():
+    with silenced():
         inputs, outputs = {}, {}
         for name in link.inputs:
             inputs[name] = model.create_input_buffer_by_name(SIGNATURE, name)
