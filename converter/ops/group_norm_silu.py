@@ -35,7 +35,8 @@ def litert(
     # needs to be broadcast by an op of its own.
     b, h, w, c = x.shape
     g = x.reshape(b, h * w, groups, c // groups)
-    y = standardised(g, [1, 3], epsilon).reshape(b, h, w, c) * weight + bias
+    weight, bias = (t.reshape(1, 1, groups, c // groups) for t in (weight, bias))
+    y = (standardised(g, [1, 3], epsilon, weight) + bias).reshape(b, h, w, c)
     return F.silu(y) if silu else y
 
 

@@ -120,6 +120,6 @@ def test_record_then_calibrate(tiny_package: Package, tiny_sd: Path, tmp_path: P
     assert done.returncode == 0 and "4 of unet" in done.stdout, done.stderr
     done = pocketsd(
         "convert", tiny_sd, "--target", "litert", "--precision", "w8a8", "--components",
-        "text_encoder", "--calibration", "recording.npz", "-o", "out.pkg", cwd=tmp_path,
+        "unet", "--calibration", "recording.npz", "-o", "out.pkg", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -18,6 +18,7 @@ from converter.models import UNetConfig, build
 from converter.ops import tflite
 from converter.ops.attention import rows_at_once
 from converter.ops.standardise import standardised
+from converter.targets.litert import absorb
 from converter.targets.litert.fold import fold_constants
 from converter.targets.litert.lowered import Lowered, channels_first, channels_last
 from converter.targets.litert.partition import Part, partition
@@ -211,3 +212,18 @@ def test_long_queries_are_split_so_that_scores_stay_small() -> None:
     rows = rows_at_once(q, 4096)
     assert 2 * 8 * rows * 4096 * 4 <= 64 * 2**20 and rows * 2 * 8 * 4096 * 4 * 2 > 64 * 2**20
     assert rows_at_once((1, 8, 256, 160), 256) == 256
+
+
+@pytest.mark.parametrize(("component", "left"), [("unet", 0), ("text_encoder", 1)])
+def test_projections_absorb_the_norms_before_them(  # type: ignore[no-untyped-def]
+    component: str, left: int, tiny_checkpoint
+) -> None:
+    """A text encoder's last norm stays as it is: no projection follows."""
+    spec = next(s for s in COMPONENTS if s.name == component)
+    sizes = geometry(tiny_checkpoint, 64, 64, 1, 1)
+    inputs, module = example(spec.inputs(sizes)), spec.module(tiny_checkpoint)
+    (part,) = partition(export(module, inputs), [s.name for s in spec.outputs(sizes)], None)
+    norms = [n for n in part.module.graph.nodes if str(n.target) == absorb.LAYER_NORM]
+    absorb.absorb(part.module.graph)
+    still = [n for n in part.module.graph.nodes if str(n.target) == absorb.LAYER_NORM]
+    assert len(norms) > 2 and len(still) == left

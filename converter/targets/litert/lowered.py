@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from converter.ops import get_op
+from converter.targets.litert.absorb import absorb
 from converter.targets.litert.partition import Part
 
 NAME = "litert"
@@ -23,6 +24,7 @@ class Lowered(nn.Module):
 
     def __init__(self, part: Part) -> None:
         super().__init__()
+        absorb(part.module.graph)
         self.graph_module = part.module
         self.training = False  # exported modules refuse eval()
         self._part = part

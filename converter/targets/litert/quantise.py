@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from converter.quantize import Form, Rule
+from converter.targets.litert.edges import edge_layers
 from runtime_py.native_output import captured
 
 SIGNATURE = "serving_default"
@@ -25,8 +26,9 @@ def quantise(
 
         quantizer = Quantizer(str(source))
         for rule in rules:
+            layers = edge_layers(source) if rule.edges else ".*"
             for op in rule.ops:
-                _add(quantizer, rule, op)
+                _add(quantizer, rule.form, op, layers)
         calibration = None
         if quantizer.need_calibration:
             batches = [{k: np.ascontiguousarray(v) for k, v in s.items()} for s in samples]
@@ -44,7 +46,7 @@ def run_tflite(file: Path, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray
         return dict(runner(**inputs))
 
 
-def _add(quantizer: Any, rule: Rule, op: str) -> None:
+def _add(quantizer: Any, form: Form, op: str, layers: str) -> None:
     from ai_edge_quantizer.algorithm_manager import AlgorithmName
     from ai_edge_quantizer.qtyping import (
         ComputePrecision,
@@ -56,24 +58,22 @@ def _add(quantizer: Any, rule: Rule, op: str) -> None:
     )
 
     operation = TFLOperationName(op)
-    if rule.form is Form.FP16:
+    if form is Form.FP16:
         weights = TensorQuantizationConfig(num_bits=16, dtype=TensorDataType.FLOAT)
         config = OpQuantizationConfig(weight_tensor_config=weights, explicit_dequantize=True)
-        quantizer.update_quantization_recipe(
-            rule.layers, operation, config, AlgorithmName.FLOAT_CASTING
-        )
+        quantizer.update_quantization_recipe(layers, operation, config, AlgorithmName.FLOAT_CASTING)
         return
     weights = TensorQuantizationConfig(
         num_bits=8, symmetric=True, granularity=QuantGranularity.CHANNELWISE
     )
     config = OpQuantizationConfig(
         activation_tensor_config=TensorQuantizationConfig(num_bits=8, symmetric=False)
-        if rule.form is Form.INT8_STATIC
+        if form is Form.INT8_STATIC
         else None,
         weight_tensor_config=weights,
         compute_precision=ComputePrecision.FLOAT
-        if rule.form is Form.INT8_WEIGHTS
+        if form is Form.INT8_WEIGHTS
         else ComputePrecision.INTEGER,
-        explicit_dequantize=rule.form is Form.INT8_WEIGHTS,
+        explicit_dequantize=form is Form.INT8_WEIGHTS,
     )
-    quantizer.update_quantization_recipe(rule.layers, operation, config)
+    quantizer.update_quantization_recipe(layers, operation, config)
