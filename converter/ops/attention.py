@@ -6,6 +6,7 @@ layout that its kernels want.
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,10 @@ from torch import Tensor
 
 from converter.ops import tflite
 from converter.ops.registry import Case, fused_op
+
+if TYPE_CHECKING:
+    from converter.targets.webgpu.builder import Value
+    from converter.targets.webgpu.products import Kernels
 
 #: The largest tensor of scores that a phone's GPU is asked to hold.
 SCORE_BYTES = 64 * 2**20
@@ -56,6 +61,11 @@ def _rows(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     return tflite.batch_matmul(scores.softmax(dim=-1), v, False)
 
 
+def webgpu(b: "Kernels", q: "Value", k: "Value", v: "Value", heads: int, causal: bool) -> "Value":
+    form = b.tuning.attention(q.shape[1], k.shape[1], q.channels // heads, causal)
+    return b.attend(q, k, v, heads, causal, form)
+
+
 def naive(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool) -> Tensor:
     q, k, v = (split_heads(t, heads) for t in (q, k, v))
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # [b, heads, n, m]
@@ -87,7 +97,7 @@ def _case(label: str, n: int, m: int, width: int, heads: int, causal: bool = Fal
 op = fused_op(
     attention,
     naive=naive,
-    lowerings={"litert": litert},
+    lowerings={"litert": litert, "webgpu": webgpu},
     cases=[
         _case("self 4096 d=40", 4096, 4096, 320, 8),
         _case("cross 4096x77 d=40", 4096, 77, 320, 8),

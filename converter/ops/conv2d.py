@@ -1,6 +1,7 @@
 """Convolution with what SD 1.x does around it: bias, stride, uneven padding, nearest upsampling."""
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,10 @@ from torch import Tensor
 
 from converter.ops import tflite
 from converter.ops.registry import Case, fused_op
+
+if TYPE_CHECKING:
+    from converter.targets.webgpu.builder import Joined, Value
+    from converter.targets.webgpu.products import Kernels
 
 
 def conv2d(
@@ -36,6 +41,26 @@ def litert(
     if not is_same and any(padding):
         x = F.pad(x, [0, 0, *padding])
     return tflite.conv_2d(x, weight.permute(0, 2, 3, 1), bias, stride, is_same)
+
+
+def webgpu(
+    b: "Kernels",
+    x: "Value | Joined",
+    weight: Tensor,
+    bias: Tensor,
+    stride: int,
+    padding: list[int],
+    upsample: int,
+    *,
+    residual: "Value | None" = None,
+    vector: "Value | None" = None,
+) -> "Value":
+    if weight.shape[2] == stride == upsample == 1 and not any(padding):
+        return b.matmul(x, weight[:, :, 0, 0], bias, residual=residual, vector=vector)
+    return b.convolve(
+        b.materialise(x), weight, bias, stride, padding, upsample,
+        residual=residual, vector=vector,
+    )  # fmt: skip
 
 
 def naive(
@@ -77,7 +102,7 @@ def _case(
 op = fused_op(
     conv2d,
     naive=naive,
-    lowerings={"litert": litert},
+    lowerings={"litert": litert, "webgpu": webgpu},
     cases=[
         _case("3x3 320 at 32x32", (320, 320), 32),
         _case("1x1 640 to 320", (640, 320), 32, kernel=1),

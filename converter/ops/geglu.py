@@ -1,6 +1,7 @@
 """GEGLU with its projection: value * gelu(gate), both halves of one matrix product."""
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,10 @@ from torch import Tensor
 
 from converter.ops.linear import litert as linear
 from converter.ops.registry import Case, fused_op
+
+if TYPE_CHECKING:
+    from converter.targets.webgpu.builder import Value
+    from converter.targets.webgpu.products import Kernels
 
 
 def geglu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -21,6 +26,16 @@ def litert(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     inner = weight.shape[0] // 2
     value = linear(x, weight[:inner], bias[:inner], "")
     return value * linear(x, weight[inner:], bias[inner:], "gelu")
+
+
+def webgpu(b: "Kernels", x: "Value", weight: Tensor, bias: Tensor) -> "Value":
+    if b.tuning.fused_gelu:
+        return b.matmul(x, weight, bias, "geglu")
+    inner, label = len(weight) // 2, b.label
+    value = b.matmul(x, weight[:inner], bias[:inner])
+    b.label = f"{label}.gate"
+    gate = b.matmul(x, weight[inner:], bias[inner:])
+    return b.elementwise("mul", value, b.elementwise("gelu", gate))
 
 
 def naive(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -45,6 +60,6 @@ def _case(label: str, tokens: int, width: int) -> Case:
 op = fused_op(
     geglu,
     naive=naive,
-    lowerings={"litert": litert},
+    lowerings={"litert": litert, "webgpu": webgpu},
     cases=[_case("UNet 4096x320", 4096, 320), _case("UNet 256x1280", 256, 1280)],
 )

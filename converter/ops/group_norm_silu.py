@@ -1,11 +1,17 @@
 """GroupNorm with an optional SiLU: one kernel, not reshape, mean, variance, scale, sigmoid."""
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from converter.ops.registry import Case, fused_op
 from converter.ops.standardise import standardised
+
+if TYPE_CHECKING:
+    from converter.targets.webgpu.builder import Joined, Value
+    from converter.targets.webgpu.products import Kernels
 
 
 def group_norm_silu(
@@ -40,6 +46,18 @@ def litert(
     return F.silu(y) if silu else y
 
 
+def webgpu(
+    b: "Kernels",
+    x: "Value | Joined",
+    weight: Tensor,
+    bias: Tensor,
+    groups: int,
+    epsilon: float,
+    silu: bool,
+) -> "Value":
+    return b.group_norm(x, weight, bias, groups, epsilon, silu)
+
+
 def _case(label: str, channels: int, size: int, silu: bool, groups: int = 32) -> Case:
     def make(g: torch.Generator) -> tuple[Tensor, Tensor, Tensor, int, float, bool]:
         # A mean far from zero and uneven channels: what sums of squares in fp16 stumble over.
@@ -53,7 +71,7 @@ def _case(label: str, channels: int, size: int, silu: bool, groups: int = 32) ->
 op = fused_op(
     group_norm_silu,
     naive=naive,
-    lowerings={"litert": litert},
+    lowerings={"litert": litert, "webgpu": webgpu},
     cases=[
         _case("UNet 320 at 64x64", 320, 64, True),
         _case("UNet skip 1920 at 16x16", 1920, 16, True),

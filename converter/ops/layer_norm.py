@@ -1,11 +1,17 @@
 """LayerNorm over the last axis of a token sequence."""
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from converter.ops.registry import Case, fused_op
 from converter.ops.standardise import standardised
+
+if TYPE_CHECKING:
+    from converter.targets.webgpu.builder import Value
+    from converter.targets.webgpu.products import Kernels
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
@@ -22,6 +28,19 @@ def litert(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
     return standardised(x, [-1], epsilon) * weight + bias
 
 
+def webgpu(b: "Kernels", x: "Value", weight: Tensor, bias: Tensor, epsilon: float) -> "Value":
+    y = b.new(*x.shape)
+    b.emit(
+        "layer_norm",
+        [x, b.vector(f"{b.label}.weight", weight), b.vector(f"{b.label}.bias", bias), y],
+        b.spread(x.rows),
+        options={"threads": 64},
+        constants={"C": x.channels, "C4": x.vec4s, "EPSILON": epsilon, "ROWS": x.rows},
+        flops=8 * x.rows * x.channels,
+    )
+    return y
+
+
 def _case(label: str, tokens: int, width: int) -> Case:
     def make(g: torch.Generator) -> tuple[Tensor, Tensor, Tensor, float]:
         x = torch.randn(1, tokens, width, generator=g) * 2 - 1
@@ -33,6 +52,6 @@ def _case(label: str, tokens: int, width: int) -> Case:
 op = fused_op(
     layer_norm,
     naive=naive,
-    lowerings={"litert": litert},
+    lowerings={"litert": litert, "webgpu": webgpu},
     cases=[_case("UNet 4096x320", 4096, 320), _case("text encoder 77x768", 77, 768)],
 )

@@ -4,10 +4,16 @@ Targets hold pictures in different orders in memory, so these are ops of their o
 keeps channels last lowers the first three to nothing.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from converter.ops.registry import Case, fused_op
+
+if TYPE_CHECKING:
+    from converter.targets.webgpu.builder import Joined, Value
+    from converter.targets.webgpu.products import Kernels
 
 
 def to_tokens(x: Tensor) -> Tensor:
@@ -53,6 +59,19 @@ def _naive_join(first: Tensor, second: Tensor) -> Tensor:
     return joined
 
 
+def _webgpu_tokens(b: "Kernels", x: "Value") -> "Value":
+    n, h, w, c = x.shape
+    return x.viewed(n, h * w, c)
+
+
+def _webgpu_picture(b: "Kernels", x: "Value", height: int, width: int) -> "Value":
+    return x.viewed(x.shape[0], height, width, x.channels)
+
+
+def _webgpu_join(b: "Kernels", first: "Value", second: "Value") -> "Joined | Value":
+    return b.joined(first, second)
+
+
 def _picture_case(channels: int, height: int, width: int) -> Case:
     shape = (2, channels, height, width)
     return Case(f"{channels} at {height}x{width}", lambda g: (torch.randn(shape, generator=g),))
@@ -61,25 +80,34 @@ def _picture_case(channels: int, height: int, width: int) -> Case:
 tokens_op = fused_op(
     to_tokens,
     naive=_naive_tokens,
-    lowerings={"litert": lambda x: x.flatten(1, 2).unsqueeze(1)},  # [b, h, w, c] -> [b, 1, hw, c]
+    lowerings={
+        "litert": lambda x: x.flatten(1, 2).unsqueeze(1),  # [b, h, w, c] -> [b, 1, hw, c]
+        "webgpu": _webgpu_tokens,
+    },
     cases=[_picture_case(320, 8, 16)],
 )
 picture_op = fused_op(
     to_picture,
     naive=_naive_picture,
-    lowerings={"litert": lambda tokens, h, w: tokens.reshape(tokens.shape[0], h, w, -1)},
+    lowerings={
+        "litert": lambda tokens, h, w: tokens.reshape(tokens.shape[0], h, w, -1),
+        "webgpu": _webgpu_picture,
+    },
     cases=[Case("8x16", lambda g: (torch.randn(2, 128, 320, generator=g), 8, 16))],
 )
 over_op = fused_op(
     over_picture,
     naive=_naive_over,
-    lowerings={"litert": lambda vector: vector},  # [b, 1, 1, c] already
+    lowerings={"litert": lambda vector: vector, "webgpu": lambda b, vector: vector},  # [b, 1, 1, c]
     cases=[Case("320", lambda g: (torch.randn(2, 320, generator=g),))],
 )
 join_op = fused_op(
     join,
     naive=_naive_join,
-    lowerings={"litert": lambda first, second: torch.cat([first, second], dim=-1)},
+    lowerings={
+        "litert": lambda first, second: torch.cat([first, second], dim=-1),
+        "webgpu": _webgpu_join,
+    },
     cases=[
         Case(
             "640 + 320",

@@ -1,6 +1,7 @@
 """A linear layer with the activation that follows it, if any."""
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,10 @@ from torch import Tensor
 
 from converter.ops import tflite
 from converter.ops.registry import Case, fused_op
+
+if TYPE_CHECKING:
+    from converter.targets.webgpu.builder import Value
+    from converter.targets.webgpu.products import Kernels
 
 ACTIVATIONS = ("", "silu", "gelu", "quick_gelu")
 
@@ -32,6 +37,19 @@ def litert(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> T
     # connected layer would be handed [b * n, c], which the delegate takes for a batch of b * n.
     bias = weight.new_zeros(len(weight)) if bias is None else bias
     return activate(tflite.conv_2d(x, weight[:, None, None], bias, 1, False), activation)
+
+
+def webgpu(
+    b: "Kernels",
+    x: "Value",
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    *,
+    residual: "Value | None" = None,
+    vector: "Value | None" = None,
+) -> "Value":
+    return b.matmul(x, weight, bias, activation, residual=residual, vector=vector)
 
 
 def naive(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
@@ -60,7 +78,7 @@ def _case(
 op = fused_op(
     linear,
     naive=naive,
-    lowerings={"litert": litert},
+    lowerings={"litert": litert, "webgpu": webgpu},
     cases=[
         _case("attention projection, no bias", 1024, 640, 640, "", bias=False),
         _case("time embedding", 1, 320, 1280, "silu"),

@@ -32,7 +32,7 @@ class FusedOp:
     reference: Callable[..., Tensor]
     naive: Callable[..., Tensor]
     cases: Sequence[Case]
-    lowerings: Mapping[str, Callable[..., Tensor]]
+    lowerings: Mapping[str, Callable[..., Any]]
     _operator: Callable[..., Tensor]
 
     def __call__(self, *args: Any) -> Tensor:
@@ -52,7 +52,7 @@ def fused_op(
     *,
     naive: Callable[..., Tensor],
     cases: Sequence[Case],
-    lowerings: Mapping[str, Callable[..., Tensor]] | None = None,
+    lowerings: Mapping[str, Callable[..., Any]] | None = None,
 ) -> FusedOp:
     """Declare `reference` (whose name and annotations become the op's schema) as a fused op.
 

@@ -1,7 +1,7 @@
 """Sinusoidal embedding of the timestep. Always computed in fp32: its angles reach 1000 radians."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -9,6 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from converter.ops.registry import Case, fused_op
+
+if TYPE_CHECKING:
+    from converter.targets.webgpu.builder import Value
+    from converter.targets.webgpu.products import Kernels
+    from runtime_py.webgpu.plan import Port
 
 LAST, COARSE = 1024, 8  # timesteps lie below the first; the second divides them into rows
 
@@ -43,6 +48,21 @@ def litert(timestep: Tensor, width: int, cosine_first: bool, shift: float) -> Te
     return y[:, None, None]  # [b, 1, 1, width]
 
 
+def webgpu(b: "Kernels", timestep: "Port", width: int, cosine_first: bool, shift: float) -> "Value":
+    half = width // 2
+    frequencies = np.exp(-math.log(10000.0) * np.arange(half) / (half - shift))
+    y = b.new(timestep.shape[0], width)
+    count = y.rows * y.vec4s * 4
+    b.emit(
+        "timestep_embedding",
+        [timestep, b.weight(f"{b.label}.frequency", frequencies.astype(np.float32)), y],
+        (-(-count // 64),),
+        options={"cosine_first": cosine_first},
+        constants={"COUNT": count, "HALF": half, "WIDTH": y.vec4s * 4},
+    )
+    return y
+
+
 def _constant(values: NDArray[Any]) -> Tensor:
     return torch.from_numpy(values.astype(np.float32))
 
@@ -58,7 +78,7 @@ def naive(timestep: Tensor, width: int, cosine_first: bool, shift: float) -> Ten
 op = fused_op(
     timestep_embedding,
     naive=naive,
-    lowerings={"litert": litert},
+    lowerings={"litert": litert, "webgpu": webgpu},
     cases=[
         Case("early", lambda g: (torch.tensor([981.0]), 320, True, 0.0)),
         Case("late, between two steps", lambda g: (torch.tensor([1.5, 0.0]), 320, True, 0.0)),

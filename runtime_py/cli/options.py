@@ -57,6 +57,9 @@ def engine_options(function: F) -> F:
     function = click.option(
         "--threads", type=click.IntRange(1, 256), help="On the CPU. [all it has]"
     )(function)
+    function = click.option(
+        "--adapter", help="Part of a GPU's name, for webgpu. [the likeliest GPU]"
+    )(function)
     return click.option("--accelerator", help="cpu or gpu, where the engine has both. [cpu]")(
         function
     )

@@ -20,6 +20,7 @@ EPILOG = """\b
 Examples:
   pocketsd run tiny-sd.torch --prompt "a red circle on a white background"
   pocketsd run sd15.litert --accelerator gpu --prompt "an otter"
+  pocketsd run sd15.webgpu --adapter nvidia --prompt "an otter"
   pocketsd run sd15.torch --prompt "an otter" --negative-prompt blurry --seed 1 --seed 2
   pocketsd run sd15.torch --prompt "in winter" --image house.jpg --strength 0.6
   pocketsd run sd15.torch --prompt "a red door" --image house.jpg --mask door.png
@@ -86,6 +87,7 @@ def command(
     strength: float | None,
     engine: str | None,
     accelerator: str | None,
+    adapter: str | None,
     threads: int | None,
     preview: Path | None,
     output: Path,
@@ -111,7 +113,7 @@ def command(
         request = _extended(opened, request, outpaint)
     outputs = _outputs(output, request.seeds, overwrite)
     table = table_for(opened, scheduler, steps)
-    running = open_engine(opened, engine, accelerator=accelerator, threads=threads)
+    running = open_engine(opened, engine, accelerator=accelerator, adapter=adapter, threads=threads)
     try:
         drawn = _draw(running, opened, table, request, preview)
     finally:

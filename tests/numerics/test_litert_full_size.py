@@ -45,9 +45,9 @@ def converted(folder: Path, out: Path, component: str, precision: str, *more: ob
     said = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     minutes, peak = (time.monotonic() - started) / 60, usage.ru_maxrss * 1024
+    assert os.waitstatus_to_exitcode(status) == 0, said
     size = sum(entry.bytes for entry in open_package(out).manifest.files.values())
     print(f"{component} {precision}: {minutes:.1f} min, {peak / 1e9:.1f} GB, {size / 1e6:.0f} MB")
-    assert os.waitstatus_to_exitcode(status) == 0, said
     assert peak < MEMORY
     if (component, precision) == ("unet", "fp16"):
         assert minutes < UNET_MINUTES

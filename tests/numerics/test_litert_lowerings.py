@@ -13,13 +13,13 @@ from torch import Tensor
 
 from converter import ops
 from converter.components import COMPONENTS, ComponentSpec, example, geometry
+from converter.fold import fold_constants
 from converter.graph import export
 from converter.models import UNetConfig, build
 from converter.ops import tflite
 from converter.ops.attention import rows_at_once
 from converter.ops.standardise import standardised
 from converter.targets.litert import absorb
-from converter.targets.litert.fold import fold_constants
 from converter.targets.litert.lowered import Lowered, channels_first, channels_last
 from converter.targets.litert.partition import Part, partition
 from runtime_py.engines.chain import Link, chain_of, last_uses

@@ -13,12 +13,16 @@ import pytest
 import torch
 
 from converter.components import COMPONENTS
+from converter.quantize import get_recipe
+from converter.targets.litert.edges import edge_layers
+from converter.targets.litert.quantise import quantise, run_tflite
 from runtime_py.engines import open_engine
 from runtime_py.errors import PocketSDError
 from runtime_py.package import Package
-from runtime_py.pipeline import Request, draw, run_component
+from runtime_py.pipeline import Request, draw, in_slices, run_component
 from runtime_py.quality import psnr
 from runtime_py.recording import Recording, read, record, save
+from runtime_py.tflite_file import read as read_tflite
 from tests.support.gpu import needs_gpu, needs_litert
 
 # One worker makes the packages once; a shader that one test compiled, the next one finds.
@@ -66,6 +70,32 @@ def test_components_agree_with_torch(
             assert said.whole and said.refused == () and said.adapter, said
         assert len(engine.delegation) == len(NAMES)  # type: ignore[attr-defined]
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "component", "least"),
+    [("int8", "unet", 37), ("int8", "text_encoder", 45), ("int8-weights", "unet", 45)],
+)
+def test_recipes_spare_the_edges_and_agree(
+    litert_package: Any, recording: Recording, tmp_path: Path, recipe: str, component: str,
+    least: float,
+) -> None:  # fmt: skip
+    """8 bits of weights are worth about 50 dB; quantised activations cost ten of them."""
+    rules = get_recipe("litert", recipe).of(component)
+    package = litert_package("fp32")
+    wide, file = package.file(f"{component}.tflite"), tmp_path / "quantised.tflite"
+    quantise(wide, file, rules)
+    assert file.stat().st_size < 0.4 * wide.stat().st_size
+    types = read_tflite(file).weights
+    assert types["int8"] > 0.5 * sum(types.values())
+    assert ("float16" in types) == (component == "unet" or recipe == "int8")
+    (file_of_edges, sample) = edge_layers(wide), recording.of(component)[0]
+    assert file_of_edges.count("|") == (1 if component == "unet" else 0)
+    batch = package.manifest.component(component).inputs[0].shape[0]
+    assert batch is not None
+    outputs = [run_tflite(file, part) for part in in_slices(sample.inputs, batch)]
+    got = np.concatenate([next(iter(y.values())) for y in outputs])
+    assert psnr(next(iter(sample.outputs.values())), got) > least
 
 
 @needs_gpu

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from converter.targets.litert.fold import fold_constants
+from converter.fold import fold_constants
 from converter.targets.litert.lowered import Lowered
 from converter.targets.litert.partition import Part
 from runtime_py.native_output import captured

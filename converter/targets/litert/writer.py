@@ -23,6 +23,9 @@ NAME = "litert"
 #: Of one file. LiteRT.js in a browser fails on 900 MB, some phones' GPUs allocate no more than
 #: 512 MB at once, and a flatbuffer ends at 2 GB.
 LARGEST = 450_000_000
+#: Of one in fp32 that is to be quantised: of larger ones LiteRT's exporter puts the weights past the
+#: end of the flatbuffer, where its quantiser does not find them.
+WIDEST = 900_000_000
 
 
 class LiteRTTarget:
@@ -52,8 +55,9 @@ class LiteRTTarget:
 
 def _limit(job: Job, recipe: Recipe) -> int:
     """Bytes of fp32 weights that make a file of LARGEST bytes."""
-    forms = recipe.of(job.spec.name)
-    return int(LARGEST * (4 / recipe.weight_bytes if forms else 1))
+    if not recipe.of(job.spec.name):
+        return LARGEST
+    return min(int(LARGEST * 4 / recipe.weight_bytes), WIDEST)
 
 
 def _samples(job: Job) -> list[dict[str, Array]]:

@@ -1,0 +1,41 @@
+"""Writes a component as a plan (JSON, its shaders within) and its weights (safetensors)."""
+
+from __future__ import annotations
+
+import torch
+from safetensors.numpy import save_file
+
+from converter.components import example
+from converter.graph import export
+from converter.targets import Job
+from runtime_py.package import Component
+from runtime_py.webgpu.plan import check_plan, write_plan
+
+NAME = "webgpu"
+#: How activations are stored, and whether weights are in int8.
+PRECISIONS = {"fp16": ("f16", False), "fp32": ("f32", False), "int8": ("f16", True)}
+
+
+class WebGPUTarget:
+    name = NAME
+    precisions = tuple(PRECISIONS)
+    fixed_shapes = True
+    calibrated: frozenset[str] = frozenset()
+
+    def write(self, job: Job) -> Component:
+        from converter.targets.webgpu.lower import lower
+
+        arithmetic, int8 = PRECISIONS[job.precision]
+        inputs, outputs = job.spec.inputs(job.geometry), job.spec.outputs(job.geometry)
+        with torch.no_grad():
+            program = export(job.module(), example(inputs))
+            plan, weights = lower(job.spec.name, program, inputs, outputs, arithmetic, int8=int8)
+        check_plan(plan)
+        files = (f"{job.spec.name}.plan.json", f"{job.spec.name}.safetensors")
+        write_plan(plan, job.folder / files[0])
+        save_file(weights, job.folder / files[1])
+        kinds = {"dispatches": len(plan.dispatches), "arena": plan.arena, "live": plan.live}
+        return job.described(files, kinds)
+
+
+TARGET = WebGPUTarget()
