@@ -61,6 +61,22 @@ def litert_package(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untype
     return package
 
 
+@pytest.fixture(scope="session")
+def webgpu_package(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untyped-def]
+    """tiny-sd as plans of our own kernels, by precision."""
+    from converter.convert import Options, convert
+
+    folder, made = tmp_path_factory.mktemp("webgpu"), {}
+
+    def package(precision: str):  # type: ignore[no-untyped-def]
+        if precision not in made:
+            options = Options(target="webgpu", precision=precision)
+            made[precision] = convert(tiny_checkpoint, folder / precision, options)
+        return made[precision]
+
+    return package
+
+
 @pytest.fixture
 def tree() -> Callable[[Path], dict[str, bytes]]:
     """Everything below a folder, to show that a failure left nothing behind."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from converter.targets.litert.edges import edge_layers
 from runtime_py.native_output import captured
 
 SIGNATURE = "serving_default"
+LARGE_LAYER = 24 * 2**20  # bytes
 Samples = Sequence[dict[str, NDArray[Any]]]
 
 
@@ -33,8 +36,41 @@ def quantise(
         if quantizer.need_calibration:
             batches = [{k: np.ascontiguousarray(v) for k, v in s.items()} for s in samples]
             calibration = quantizer.calibrate({SIGNATURE: batches}, num_threads=threads)
-        result = quantizer.quantize(calibration, enable_progress_report=False)
+        with _large_layers():
+            result = quantizer.quantize(calibration, enable_progress_report=False)
     out.write_bytes(result.quantized_model)
+
+
+@contextmanager
+def _large_layers() -> Iterator[None]:
+    """Lets ai-edge-quantizer 0.10 quantise layers of more than 32 MiB by channel.
+
+    It takes such a layer in slices but flattens it to two dimensions first, where scales along the
+    first of four no longer fit. Given slices that are small enough, it flattens nothing.
+    """
+    from ai_edge_quantizer.algorithms.uniform_quantize import uniform_quantize_tensor as module
+
+    whole = module.uniform_quantize
+
+    def in_slices(data: NDArray[Any], params: Any, *rest: Any, **named: Any) -> NDArray[Any]:
+        count = -(-data.nbytes // LARGE_LAYER)
+        scales = np.asarray(params.scale).reshape(-1)
+        if count == 1 or params.quantized_dimension != 0 or len(scales) != len(data):
+            return whole(data, params, *rest, **named)
+        zeros = np.asarray(params.zero_point).reshape(-1)
+        parts = zip(*(np.array_split(a, count) for a in (data, scales, zeros)), strict=True)
+        return np.concatenate(
+            [
+                whole(part, replace(params, scale=scale, zero_point=zero), *rest, **named)
+                for part, scale, zero in parts
+            ]
+        )
+
+    module.uniform_quantize = in_slices
+    try:
+        yield
+    finally:
+        module.uniform_quantize = whole
 
 
 def run_tflite(file: Path, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -23,8 +23,8 @@ NAME = "litert"
 #: Of one file. LiteRT.js in a browser fails on 900 MB, some phones' GPUs allocate no more than
 #: 512 MB at once, and a flatbuffer ends at 2 GB.
 LARGEST = 450_000_000
-#: Of one in fp32 that is to be quantised: of larger ones LiteRT's exporter puts the weights past the
-#: end of the flatbuffer, where its quantiser does not find them.
+#: Of one in fp32 that is to be quantised: of much larger ones LiteRT's exporter puts the weights
+#: past the end of the flatbuffer, out of its quantiser's sight.
 WIDEST = 900_000_000
 
 
