@@ -3,6 +3,7 @@
 form     f16, f32: weights [K][N]; int8: the same with a scale per column;
          rows: the other factor is an activation too, [N][K] (keys); columns: it is [K][N] (values)
 softmax  `a` holds scores; exp(a - max) / sum is applied as they are read
+planes   many products of one size side by side: Winograd's
 tm, tn   rows and vec4 columns per invocation
 -#}
 {%- import "_parts.wgsl" as p with context -%}
@@ -44,6 +45,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local
   let a0 = {{ "group.z * A_HEAD" if form == "columns" else "batch * A_BATCH + head * A_HEAD" }};
   let b0 = batch * B_BATCH + head * B_HEAD;
   let c0 = {{ "group.z * C_HEAD" if form == "rows" else "batch * C_BATCH + head * C_HEAD" }};
+{%- elif planes %}
+  let a0 = group.z * M * LDA; let b0 = group.z * K4 * 4u * LDB; let c0 = group.z * M * LDC;
 {%- else %}
   let a0 = 0u; let b0 = 0u; let c0 = 0u;
 {%- endif %}
@@ -72,7 +75,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local
 {%- elif form == "columns" %}
     let b{{ j }}_{{ q }} = F(w[b0 + min(k * 4u + {{ q }}u, K - 1u) * LDB + n{{ j }}]);
 {%- else %}
-    let b{{ j }}_{{ q }} = {{ p.weights(form, "(k * 4u + %du) * LDB + n%d" % (q, j), "w") }};
+    let b{{ j }}_{{ q }} = {{ p.weights(form, "b0 + (k * 4u + %du) * LDB + n%d" % (q, j), "w") }};
 {%- endif %}
 {%- endfor %}{% endfor %}
 {%- for i in range(tm) %}

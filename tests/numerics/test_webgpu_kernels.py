@@ -15,6 +15,7 @@ from torch import Tensor
 from converter import ops
 from converter.ops.linear import ACTIVATIONS
 from converter.targets.webgpu.tuning import BASELINE, Tuning
+from converter.targets.webgpu.winograd import TILES
 from tests.support.webgpu import has_f16, needs_webgpu, normalised_error, run_op
 
 pytestmark = [needs_webgpu, pytest.mark.xdist_group("webgpu")]
@@ -108,6 +109,32 @@ def test_convolutions_of_any_size(tmp_path_factory: Any, data: st.DataObject) ->
     check(ops.conv2d, arguments, "f32", tmp_path_factory.mktemp("conv"))
 
 
+#: Error by tile: what larger tiles save costs digits. 6 and 8 are kept for the comparison only.
+WINOGRAD = {
+    "f32": {2: 1e-10, 4: 1e-10, 6: 1e-10, 8: 1e-8},
+    "f16": {2: 1e-5, 4: 1e-5, 6: 2e-4, 8: 1e-2},
+}
+
+
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize(("size", "up"), [((16, 16), 1), ((13, 7), 1), ((8, 5), 2)])
+def test_winograd_is_a_convolution(
+    tile: int, size: tuple[int, int], up: int, tmp_path: Path
+) -> None:
+    g = torch.Generator().manual_seed(tile)
+    x = torch.randn(2, 64, *size, generator=g)
+    weight = torch.randn(72, 64, 3, 3, generator=g) / 24
+    arguments = (x, weight, torch.randn(72, generator=g), 1, [1, 1, 1, 1], up)
+    tuning = Tuning(winograd_size=tile, winograd_tiles=1, winograd_bytes=2**16)
+    for arithmetic, limits in WINOGRAD.items():
+        if arithmetic == "f16" and not has_f16():
+            continue
+        result = run_op(ops.conv2d, arguments, arithmetic, tmp_path, tuning=tuning)
+        found = normalised_error(exact(ops.conv2d, arguments), result)
+        print(f"F({tile}) {size} {arithmetic}: {found:.1e}")
+        assert found < limits[tile]
+
+
 @settings(max_examples=12)
 @given(
     rows=st.integers(1, 70),
@@ -144,6 +171,13 @@ def test_group_norms_of_any_size(
         return
     arguments = (x, torch.randn(c, generator=g), torch.randn(c, generator=g), groups, 1e-3, silu)
     check(ops.group_norm_silu, arguments, "f32", tmp_path_factory.mktemp("norm"))
+
+
+@pytest.mark.parametrize("arithmetic", LIMIT)
+def test_the_baseline_means_the_same(arithmetic: str, tmp_path: Path) -> None:
+    for op in (ops.group_norm_silu, ops.geglu):
+        for case in op.cases[-2:]:
+            check(op, case.arguments(), arithmetic, tmp_path, tuning=BASELINE)
 
 
 @settings(max_examples=8)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from converter.targets.webgpu.builder import Builder, Joined, Value, ceil_div
+from converter.targets.webgpu.builder import Builder, Joined, Value, Weight, ceil_div
+from converter.targets.webgpu.winograd import transformed, winograd
 
 
 class Kernels(Builder):
@@ -85,6 +87,10 @@ class Kernels(Builder):
         height = (h * upsample + top + bottom - size) // stride + 1
         width = (w * upsample + left + right - size) // stride + 1
         y = self.new(b, height, width, out)
+        plain = size == 3 and stride == 1 and padding == [1, 1, 1, 1] and not self.int8
+        if plain and (m := self.tuning.winograd_tile(height * width * b, into, out)):
+            self._winograd(x, y, weight, bias, upsample, m, vector, residual)
+            return y
         taps, scale = self.matrix(self.label, weight.permute(2, 3, 1, 0))
         tile = self.tuning.conv_tile(width, y.vec4s)
         self.emit(
@@ -117,6 +123,71 @@ class Kernels(Builder):
             flops=2 * b * height * width * out * into * size * size,
         )
         return y
+
+    def _winograd(
+        self,
+        x: Value,
+        y: Value,
+        weight: Tensor,
+        bias: Tensor,
+        upsample: int,
+        m: int,
+        vector: Value | None,
+        residual: Value | None,
+    ) -> None:
+        """In strips of tiles, so that what is transformed stays small."""
+        form = winograd(m)
+        b, height, width, _ = y.shape
+        across, planes = ceil_div(width, m), form.side**2
+        tiles = b * ceil_div(height, m) * across
+        kernel = torch.from_numpy(transformed(weight.numpy(), m)).float()
+        w, _ = self.matrix(f"{self.label}.winograd", kernel)
+        v = self.vector(f"{self.label}.bias", bias)
+        each = planes * max(x.vec4s, y.vec4s) * 4 * self.item
+        at_once = max(1, min(tiles, self.tuning.winograd_bytes // each))
+        at_once = ceil_div(tiles, ceil_div(tiles, at_once))
+        for first in range(0, tiles, at_once):
+            count = min(at_once, tiles - first)
+            place = {"ACROSS": across, "FIRST": first, "COUNT": count}
+            inside = self.new(planes * count, x.channels)
+            outside = self.new(planes * count, y.channels)
+            self.emit(
+                "winograd_in",
+                [x, inside],
+                self.spread(ceil_div(count * x.vec4s, 32)),
+                options={"m": m, "b": form.b.tolist(), "up": upsample},
+                constants={
+                    **place, "H": x.shape[1], "W": x.shape[2], "C4": x.vec4s, "TOP": 1, "LEFT": 1,
+                },
+            )  # fmt: skip
+            tile = self.tuning.matmul_tile(count, y.vec4s)
+            self.emit(
+                "gemm",
+                [inside, w, outside],
+                (
+                    ceil_div(y.vec4s, tile.across * tile.columns),
+                    ceil_div(count, tile.rows * tile.down),
+                    planes,
+                ),
+                options={"form": "float", "planes": True, **_tiled(tile)},
+                constants={
+                    "M": count, "N4": y.vec4s, "K4": x.vec4s, "LDA": x.vec4s, "LDB": y.vec4s,
+                    "LDC": y.vec4s,
+                },
+                flops=2 * planes * count * x.channels * y.channels,
+            )  # fmt: skip
+            self.emit(
+                "winograd_out",
+                [outside, y, v, vector, residual],
+                self.spread(ceil_div(count * y.vec4s, 32)),
+                options={
+                    "m": m,
+                    "a": form.a.tolist(),
+                    "vector": vector is not None,
+                    "residual": residual is not None,
+                },
+                constants={**place, "OH": height, "OW": width, "N4": y.vec4s},
+            )
 
     def attend(self, q: Value, k: Value, v: Value, heads: int, causal: bool, form: str) -> Value:
         """q [b, n, heads * d], k and v [b, m, heads * d]; the heads lie in the channels."""
@@ -206,6 +277,9 @@ class Kernels(Builder):
         silu: bool,
     ) -> Value:
         """One kernel for all of it; a joined tensor is read where its halves lie."""
+        if not self.tuning.fused_norm:
+            y = self._group_norm_naive(self.materialise(x), weight, bias, groups, epsilon)
+            return self.elementwise("silu", y) if silu else y
         y = self.new(*x.shape)
         parts = [x.first, x.second] if isinstance(x, Joined) else [x]
         size = y.channels // groups
@@ -235,6 +309,38 @@ class Kernels(Builder):
             constants=constants,
             flops=10 * y.rows * y.channels,
         )
+        return y
+
+    def _group_norm_naive(
+        self, x: Value, weight: Tensor, bias: Tensor, groups: int, epsilon: float
+    ) -> Value:
+        y = self.new(*x.shape)
+        b, width = x.shape[0], x.vec4s * 4
+        means, factors = (self.new_bytes(4 * b * groups) for _ in range(2))
+        sizes = {
+            "PIXELS": math.prod(x.shape[1:-1]),
+            "GROUPS": groups,
+            "GROUP": x.channels // groups,
+            "LD": width,
+        }
+        affine = [
+            self.vector(f"{self.label}.{n}", t) for n, t in (("weight", weight), ("bias", bias))
+        ]
+        steps: dict[str, tuple[list[Value | Weight | None], dict[str, float]]] = {
+            "mean": ([x, means], {}),
+            "variance": ([x, means, factors], {"EPSILON": epsilon}),
+            "apply": ([x, means, factors, *affine, y], {"COUNT": x.rows * width}),
+        }
+        for step, (operands, more) in steps.items():
+            spread = self.spread(ceil_div(x.rows * width, 64)) if step == "apply" else (groups, b)
+            self.emit(
+                "group_norm_naive",
+                operands,
+                spread,
+                options={"step": step, "threads": 128},
+                constants={**sizes, **more},
+                flops=3 * x.rows * x.channels,
+            )
         return y
 
     def joined(self, first: Value, second: Value) -> Joined:

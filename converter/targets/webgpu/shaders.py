@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -63,8 +63,17 @@ def kernels() -> list[str]:
 def _environment() -> Environment:
     folder = files("mobile_assets") / "kernels"
     # An option nobody gave is off.
-    return Environment(
+    environment = Environment(
         loader=FunctionLoader(lambda name: (folder / name).read_text()),
         trim_blocks=False,
         autoescape=False,
     )
+    environment.globals["sum"] = weighted_sum
+    return environment
+
+
+def weighted_sum(factors: Sequence[float], name: str) -> str:
+    """`2.0 * d0 - d3`: what is left of a row of a matrix times a column of variables."""
+    terms = [(f, f"{name}{i}") for i, f in enumerate(factors) if f]
+    text = " + ".join(v if f == 1 else f"-{v}" if f == -1 else f"{f!r} * {v}" for f, v in terms)
+    return text or "F()"

@@ -39,6 +39,20 @@ class Tuning:
             return "flash"
         return self.softmax
 
+    #: Of a transformed strip; more of a picture is not held at once.
+    winograd_bytes: int = 16 * 2**20
+    #: Fewer channels, or fewer tiles, and the transforms cost more than the products save.
+    winograd_channels: int = 64
+    winograd_tiles: int = 32
+    winograd_size: int = 4
+
+    def winograd_tile(self, pixels: int, into: int, out: int) -> int:
+        """The tile's side for a 3x3 convolution, 0 for the plain kernel."""
+        few = pixels < self.winograd_tiles * self.winograd_size**2
+        if not self.winograd or min(into, out) < self.winograd_channels or few:
+            return 0
+        return self.winograd_size
+
     def matmul_tile(self, rows: int, vec4s: int, pair: bool = False) -> Tile:
         if rows < 8:
             return Tile(rows, 1, 16, 1)
