@@ -130,7 +130,11 @@ def component_ranges(source: Package, component: str, recording: Recording) -> l
 
 
 def _wanted(package: Package, accelerators: Sequence[str]) -> Sequence[str | None]:
-    return accelerators or ACCELERATORS.get(package.manifest.target, (None,))
+    if accelerators:
+        return accelerators
+    of_target = ACCELERATORS.get(package.manifest.target, (None,))
+    runs_on = {str(c.config.get("runs_on", "")) for c in package.manifest.components}
+    return tuple(w for w in of_target if w is None or all(not r or w.upper() in r for r in runs_on))
 
 
 def _report_delegation(report: Report, engine: Engine) -> None:

@@ -79,7 +79,9 @@ class LiteRTEngine:
 
     def load(self, component: str) -> None:
         if component not in self._chains:
-            links = chain_of(self.package.manifest.component(component))
+            described = self.package.manifest.component(component)
+            self._refuse_gpu(component, str(described.config.get("runs_on", "")))
+            links = chain_of(described)
             self._chains[component] = [(link, self._compile(link.file)) for link in links]
 
     def run(self, component: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -105,6 +107,15 @@ class LiteRTEngine:
             for component in list(self._chains):
                 self.unload(component)
 
+    def _refuse_gpu(self, component: str, runs_on: str) -> None:
+        """Integers the delegate takes, or refuses, or dies of; nothing says that it is right."""
+        if self.accelerator == "gpu" and runs_on and "GPU" not in runs_on:
+            raise PocketSDError(
+                f"{component} in {self.package.manifest.precision} is for the {runs_on} only",
+                where=self.package.path,
+                mend="--accelerator cpu, or convert with --precision fp16",
+            )
+
     def _compile(self, name: str) -> CompiledModel:
         path = self.package.file(name)
         read(path)  # the library dies of a file that ends too early
@@ -126,12 +137,18 @@ class LiteRTEngine:
 
 
 def compile_file(path: Path) -> Delegation:
-    """What the GPU delegate says to a file that is in no package."""
+    """What the GPU delegate says to a file, whatever it was made for."""
+    failure = None
     with silenced() as said:
-        model = CompiledModel.from_file(
-            str(path), environment=_environment(), options=_options("gpu", 1, "fp16")
-        )
-        model.close()
+        try:
+            model = CompiledModel.from_file(
+                str(path), environment=_environment(), options=_options("gpu", 1, "fp16")
+            )
+            model.close()
+        except RuntimeError as error:
+            failure = _explained(error, said(), path, "gpu")
+        if failure is not None:
+            raise failure
         return read_delegation(said(), path)
 
 

@@ -16,6 +16,7 @@ from converter.components import COMPONENTS
 from converter.quantize import Form, Rule, get_recipe
 from converter.targets.litert.edges import edge_layers
 from converter.targets.litert.quantise import quantise, run_tflite
+from converter.verify.plan import _wanted
 from runtime_py.engines import open_engine
 from runtime_py.errors import PocketSDError
 from runtime_py.package import Package
@@ -96,6 +97,22 @@ def test_recipes_spare_the_edges_and_agree(
     outputs = [run_tflite(file, part) for part in in_slices(sample.inputs, batch)]
     got = np.concatenate([next(iter(y.values())) for y in outputs])
     assert psnr(next(iter(sample.outputs.values())), got) > least
+
+
+def test_what_is_made_for_the_cpu_stays_there(litert_package: Any) -> None:
+    """The delegate refuses some integers and dies of others, so it is not asked."""
+    package = litert_package("fp16")
+    components = tuple(
+        dataclasses.replace(c, config={**c.config, "runs_on": "CPU"})
+        for c in package.manifest.components
+    )
+    for_cpu = dataclasses.replace(
+        package, manifest=dataclasses.replace(package.manifest, components=components)
+    )
+    assert _wanted(package, ()) == ("cpu", "gpu") and _wanted(for_cpu, ()) == ("cpu",)
+    engine = open_engine(for_cpu, accelerator="gpu")
+    with pytest.raises(PocketSDError, match="unet in fp16 is for the CPU only.*--accelerator cpu"):
+        engine.load("unet")
 
 
 def test_layers_of_more_than_32_mib_are_quantised(tmp_path: Path) -> None:

@@ -37,13 +37,10 @@ GUIDANCE, SAMPLER = 2.0, ("dpm++-2m", 20)
 ASK_GPU = """
 import sys
 from pathlib import Path
-from runtime_py.engines import open_engine
+from runtime_py.engines.litert import compile_file
 from runtime_py.errors import PocketSDError
-from runtime_py.package import open_package
-engine = open_engine(open_package(Path(sys.argv[1])), accelerator="gpu")
 try:
-    engine.load(sys.argv[2])
-    print("whole" if all(d.whole for d in engine.delegation.values()) else "in parts")
+    print("whole" if all(compile_file(Path(f)).whole for f in sys.argv[1:]) else "in parts")
 except PocketSDError as error:
     print(error.what)
 """
@@ -154,7 +151,8 @@ def _step_times(
 
 
 def _ask_gpu(package: Package, component: str) -> str:
-    command = [sys.executable, "-c", ASK_GPU, str(package.path), component]
+    files = [str(package.file(name)) for name in package.manifest.component(component).files]
+    command = [sys.executable, "-c", ASK_GPU, *files]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode < 0:
         return f"dies (signal {-done.returncode})"
