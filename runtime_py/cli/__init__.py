@@ -20,6 +20,7 @@ VERBS = {
     "run": "Draw a picture with a package.",
     "record": "Keep a package's inner inputs and outputs, to calibrate on.",
     "verify": "Measure a package against its source.",
+    "bench": "Say where the time goes on this host's GPU.",
     "inspect": "Say what a checkpoint, LoRA, embedding or package is.",
     "demo": "Convert the embedded tiny model and draw a sheet of prompts.",
 }
