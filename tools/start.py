@@ -56,22 +56,28 @@ def test(arguments: list[str]) -> None:
     run(PYTHON, "-m", "mypy")
     if "--slow" in arguments:  # full-size models: one after the other, for the memory they take
         arguments.remove("--slow")
-        run(PYTHON, "-m", "pytest", "-m", "slow", "--durations=5", *arguments, **software_gpu())
+        run(PYTHON, "-m", "pytest", "-m", "slow", "--durations=5", *arguments, **stand_ins())
     else:
         # One thread per worker: two workers that each start two threads only get in their way.
         workers = ("-n", str(os.cpu_count() or 2), "--dist", "loadgroup")
-        run(PYTHON, "-m", "pytest", *workers, *arguments, OMP_NUM_THREADS="1", **software_gpu())
+        run(PYTHON, "-m", "pytest", *workers, *arguments, OMP_NUM_THREADS="1", **stand_ins())
 
 
-def software_gpu() -> dict[str, str]:
-    """A Vulkan driver for the tests: the one that the environment names, else Mesa's."""
-    from software_gpu import prepare
+def stand_ins() -> dict[str, str]:
+    """What the tests run on for want of a phone: a Vulkan driver (the one that the environment
+    names, else Mesa's) and Chrome's shader compiler."""
+    import dawn
+    import software_gpu
 
-    try:
-        found = prepare(VENV / "software-gpu")
-    except (subprocess.CalledProcessError, OSError, SystemExit) as error:
-        print(f"start: no software GPU, its tests will be skipped ({error})", file=sys.stderr)
-        return {}
+    found: dict[str, str] = {}
+    for what, prepare in {
+        "software GPU": lambda: software_gpu.prepare(VENV / "software-gpu"),
+        "Dawn": lambda: dawn.prepare(VENV / "dawn", PYTHON),
+    }.items():
+        try:
+            found |= prepare()
+        except (subprocess.CalledProcessError, OSError, SystemExit) as error:
+            print(f"start: no {what}, its tests will be skipped ({error})", file=sys.stderr)
     return found
 
 
