@@ -34,14 +34,27 @@ class Timing:
 
 
 class Executor:
-    def __init__(self, device: Any, plan: Plan, weights: Path) -> None:
+    """`pool` keeps weights for other plans of the same component, by name and size."""
+
+    def __init__(
+        self,
+        device: Any,
+        plan: Plan,
+        weights: Path,
+        pool: dict[tuple[str, int], Any] | None = None,
+    ) -> None:
         self.device, self.plan = device, plan
+        shared = {} if pool is None else pool
         with _explained(plan):
+            known = {name: shared.get((name, size)) for name, size in plan.weights.items()}
+            known.pop(NUMBERS, None)  # every plan has its own
             self._buffers = {
-                name: device.create_buffer(size=max(size, 4), usage=_usage(name))
+                name: known.get(name) or device.create_buffer(size=max(size, 4), usage=_usage(name))
                 for name, size in plan.sizes.items()
             }
-            self._upload(weights)
+            self._upload(weights, [name for name in plan.weights if known.get(name) is None])
+            if pool is not None:
+                pool |= {(name, plan.weights[name]): self._buffers[name] for name in known}
             self._commands = list(self._prepare())
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -93,10 +106,11 @@ class Executor:
             buffer.destroy()
         self._buffers, self._commands = {}, []
 
-    def _upload(self, path: Path) -> None:
+    def _upload(self, path: Path, names: Sequence[str]) -> None:
         with safe_open(path, framework="numpy") as file:
             stored = set(file.keys())
-            for name, size in self.plan.weights.items():
+            for name in names:
+                size = self.plan.weights[name]
                 if name not in stored:
                     raise PocketSDError(f"incomplete weights, {name} is missing", where=path)
                 values = np.ascontiguousarray(file.get_tensor(name))

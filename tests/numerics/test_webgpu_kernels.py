@@ -125,7 +125,7 @@ def test_winograd_is_a_convolution(
     x = torch.randn(2, 64, *size, generator=g)
     weight = torch.randn(72, 64, 3, 3, generator=g) / 24
     arguments = (x, weight, torch.randn(72, generator=g), 1, [1, 1, 1, 1], up)
-    tuning = Tuning(winograd_size=tile, winograd_tiles=1, winograd_bytes=2**16)
+    tuning = Tuning(winograd_size=tile, winograd_tiles=1, winograd_channels=1, winograd_bytes=2**16)
     for arithmetic, limits in WINOGRAD.items():
         if arithmetic == "f16" and not has_f16():
             continue

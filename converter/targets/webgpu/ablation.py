@@ -66,7 +66,7 @@ def ablate(
     announce: Callable[[str], None] = lambda what: None,
 ) -> list[Row]:
     """`announce` hears every step before it begins: one for each row and one for each run."""
-    rows, executors = [], []
+    rows, executors, pool = [], [], {}  # type: ignore[var-annotated]
     with tempfile.TemporaryDirectory() as folder:
         for index, (name, tuning) in enumerate(steps.items()):
             announce(f"planning {name}")
@@ -81,7 +81,7 @@ def ablate(
             file = Path(folder) / f"{index}.safetensors"
             save_file(weights, file)
             del weights
-            executor = Executor(device, plan, file)
+            executor = Executor(device, plan, file, pool)
             file.unlink()
             (y,) = executor.run(inputs).values()  # compiles, too
             executors.append(executor)

@@ -41,9 +41,10 @@ class Tuning:
 
     #: Of a transformed strip; more of a picture is not held at once.
     winograd_bytes: int = 16 * 2**20
-    #: Fewer channels, or fewer tiles, and the transforms cost more than the products save.
-    winograd_channels: int = 64
-    winograd_tiles: int = 32
+    #: Fewer channels, or fewer tiles, and the transforms cost more than the products save. It also
+    #: keeps the four times larger weights to where pictures are large and channels few.
+    winograd_channels: int = 128
+    winograd_tiles: int = 128
     winograd_size: int = 4
 
     def winograd_tile(self, pixels: int, into: int, out: int) -> int:
