@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,31 +49,22 @@ def tiny_package(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untyped-
 @pytest.fixture(scope="session")
 def litert_package(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untyped-def]
     """tiny-sd for LiteRT, by precision; made once, so its tests share one worker."""
-    from converter.convert import Options, convert
-
-    folder, made = tmp_path_factory.mktemp("litert"), {}
-
-    def package(precision: str):  # type: ignore[no-untyped-def]
-        if precision not in made:
-            options = Options(target="litert", precision=precision)
-            made[precision] = convert(tiny_checkpoint, folder / precision, options)
-        return made[precision]
-
-    return package
+    return _packages("litert", tiny_checkpoint, tmp_path_factory.mktemp("litert"))
 
 
 @pytest.fixture(scope="session")
 def webgpu_package(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untyped-def]
     """tiny-sd as plans of our own kernels, by precision."""
+    return _packages("webgpu", tiny_checkpoint, tmp_path_factory.mktemp("webgpu"))
+
+
+def _packages(target: str, checkpoint, folder: Path):  # type: ignore[no-untyped-def]
     from converter.convert import Options, convert
 
-    folder, made = tmp_path_factory.mktemp("webgpu"), {}
-
+    @cache
     def package(precision: str):  # type: ignore[no-untyped-def]
-        if precision not in made:
-            options = Options(target="webgpu", precision=precision)
-            made[precision] = convert(tiny_checkpoint, folder / precision, options)
-        return made[precision]
+        options = Options(target=target, precision=precision)
+        return convert(checkpoint, folder / precision, options)
 
     return package
 

@@ -107,7 +107,7 @@ def _checked(parts: Parts, where: str) -> Parts:
         raise PocketSDError(
             f"holds no {' and no '.join(absent)}",
             where=where,
-            mend="give one as vae" if absent == ["vae"] else None,
+            mend="--vae FILE gives one" if absent == ["vae"] else None,
         )
     weights = {}
     for component in COMPONENTS:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from converter.targets.webgpu.ablation import STEPS
 from runtime_py.package import Package
 from tests.e2e.test_cli import POCKETSD, pocketsd
 from tests.support.webgpu import has_f16, needs_webgpu
@@ -52,6 +53,18 @@ def test_the_profile_of_a_component(webgpu_package: Any, tmp_path: Path) -> None
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert f"{len(events)} kernels" in done.stdout
     assert any(event["args"]["layer"].endswith("q_proj") for event in events)
+
+
+def test_an_ablation_has_a_row_for_every_step(tiny_sd: Path) -> None:
+    done = pocketsd(
+        "bench", tiny_sd, "--ablate", "--component", "text_encoder", "--rounds", 1,
+        "--precision", PRECISION,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ")]
+    names = [row[1].strip() for row in rows[1:]]
+    assert names == list(STEPS)
+    assert all(float(row[6]) > 40 for row in rows[1:])  # dB: every row is right
 
 
 @pytest.mark.parametrize(
