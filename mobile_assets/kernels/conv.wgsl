@@ -1,6 +1,7 @@
 {#- A convolution of `size` x `size` as sums over its taps; nothing is unfolded in memory.
 
 stride, up   from pixel to pixel; every pixel read `up` times along both sides (nearest upsampling)
+subgroup     eight neighbours read the pixels that all of them want together (see gemm)
 tm, tn       pixels of one row, and vec4 output channels, per invocation
 -#}
 {%- import "_parts.wgsl" as p with context -%}
@@ -16,33 +17,61 @@ override TOP: u32; override LEFT: u32; // padding
 {{ p.bindings(types) }}
 {%- set span = (tm - 1) * stride + size %}
 
+{%- if subgroup %}
+@compute @workgroup_size({{ wx * wy }})
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) index: u32,
+        @builtin(subgroup_invocation_id) lane: u32) {
+  let local = vec2u(index % {{ wx }}u, index / {{ wx }}u);
+  let eight = lane & 0xfffffff8u; // the first of my neighbours
+{%- else %}
 @compute @workgroup_size({{ wx }}, {{ wy }})
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local: vec3u) {
-  let n0 = group.x * {{ wx * tn }}u + local.x;
+{%- endif %}
+  let column = group.x * {{ wx * tn }}u + local.x;
+  let n0 = min(column, N4 - 1u);
   let strip = group.y * {{ wy }}u + local.y;
   let strips = (OW + {{ tm - 1 }}u) / {{ tm }}u; // in a row of the output
   let oy = strip / strips;
   let ox = strip % strips * {{ tm }}u;
-  if (n0 >= N4 || oy >= OH) { return; }
+{%- if not subgroup %}
+  if (column >= N4 || oy >= OH) { return; }
+{%- endif %}
 {%- for j in range(1, tn) %}
-  let n{{ j }} = min(n0 + {{ j * wx }}u, N4 - 1u);
+  let n{{ j }} = min(column + {{ j * wx }}u, N4 - 1u);
 {%- endfor %}
 {%- for i in range(tm) %}{% for j in range(tn) %}
   var c{{ i }}_{{ j }} = F();
 {%- endfor %}{% endfor %}
+{%- if subgroup %}{# pixel 8 t + lane of the span, for me to read #}
+{%- for t in range((span + 7) // 8) %}
+  let x{{ t }} = i32(ox * {{ stride }}u + min({{ 8 * t }}u + lane % 8u, {{ span - 1 }}u)) - i32(LEFT);
+{%- endfor %}
+{%- else %}
 {%- for s in range(span) %}
   let x{{ s }} = i32(ox * {{ stride }}u + {{ s }}u) - i32(LEFT);
+{%- endfor %}
+{%- endif %}
+{%- set mine = (span + 7) // 8 if subgroup else span %}
+{%- for s in range(mine) %}
   let in{{ s }} = x{{ s }} >= 0 && x{{ s }} < i32(W * {{ up }}u);
   let p{{ s }} = u32(clamp(x{{ s }}{% if up > 1 %} / {{ up }}{% endif %}, 0, i32(W) - 1)) * C4;
 {%- endfor %}
   for (var ky = 0u; ky < {{ size }}u; ky++) {
     let iy = i32(oy * {{ stride }}u + ky) - i32(TOP);
+{%- if subgroup %}
+    let above = iy >= 0 && iy < i32(H * {{ up }}u);
+    let line = (group.z * H + u32(clamp(iy{% if up > 1 %} / {{ up }}{% endif %}, 0, i32(H) - 1))) * W * C4;
+{%- else %}
     if (iy < 0 || iy >= i32(H * {{ up }}u)) { continue; }
     let line = (group.z * H + u32(iy{% if up > 1 %} / {{ up }}{% endif %})) * W * C4;
+{%- endif %}
     for (var k = 0u; k < C4; k++) {
-{%- for s in range(span) %}
-      let a{{ s }} = select(F(), F(a[line + p{{ s }} + k]), in{{ s }});
+{%- for s in range(mine) %}
+      let {{ "m" if subgroup else "a" }}{{ s }} = select(F(), F(a[line + p{{ s }} + k]), in{{ s }}{{ " && above" if subgroup }});
 {%- endfor %}
+{%- if subgroup %}{% for s in range(span) %}
+      let a{{ s }} = subgroupShuffle(m{{ s // 8 }}, eight + {{ s % 8 }}u);
+{%- endfor %}{% endif %}
 {%- for kx in range(size) %}
 {%- for j in range(tn) %}{% for q in range(4) %}
       let b{{ kx }}_{{ j }}_{{ q }} = {{ p.weights(form, "(((ky * %du + %du) * C4 + k) * 4u + %du) * N4 + n%d" % (size, kx, q, j), "w") }};
@@ -60,11 +89,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local
 {%- endif %}
 {%- endfor %}
 {%- for i in range(tm) %}
-  if (ox + {{ i }}u < OW) {
+  if (ox + {{ i }}u < OW{{ " && column < N4 && oy < OH" if subgroup }}) {
     let to{{ i }} = ((group.z * OH + oy) * OW + ox + {{ i }}u) * N4;
 {%- for j in range(tn) %}
     let y{{ j }} = c{{ i }}_{{ j }}{% if form == "int8" %} * scale{{ j }}{% endif %} + offset{{ j }}{% if residual %} + F(residual[to{{ i }} + n{{ j }}]){% endif %};
-    {% if j %}if (n0 + {{ j * wx }}u < N4) { {% endif %}y[to{{ i }} + n{{ j }}] = {{ p.stored("y%d" % j) }};{% if j %} }{% endif %}
+    {% if j %}if (column + {{ j * wx }}u < N4) { {% endif %}y[to{{ i }} + n{{ j }}] = {{ p.stored("y%d" % j) }};{% if j %} }{% endif %}
 {%- endfor %}
   }
 {%- endfor %}

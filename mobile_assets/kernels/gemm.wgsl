@@ -4,6 +4,8 @@ form     f16, f32: weights [K][N]; int8: the same with a scale per column;
          rows: the other factor is an activation too, [N][K] (keys); columns: it is [K][N] (values)
 softmax  `a` holds scores; exp(a - max) / sum is applied as they are read
 planes   many products of one size side by side: Winograd's
+subgroup eight invocations side by side want the same rows of `a`: each reads one, and they pass
+         them around; wants wx = tm = 8, and eight neighbours in every subgroup
 tm, tn   rows and vec4 columns per invocation
 -#}
 {%- import "_parts.wgsl" as p with context -%}
@@ -32,13 +34,30 @@ override ROWS: u32; // that share a vector
 {%- if softmax %}{% set types = types + ["summary:write:vec2<f32>"] %}{% endif -%}
 {{ p.bindings(types) }}
 {{ p.activation(activation) }}
+{%- macro read(i) -%}
+{% if softmax -%}
+select(F(), exp(F(a[a_{{ i }} + k]) - s{{ i }}.x) * s{{ i }}.y, k * 4u + vec4u(0u, 1u, 2u, 3u) < vec4u(K{% if causal %} - M + r{{ i }} + 1u{% endif %}))
+{%- else -%}
+F(a[a_{{ i }} + k])
+{%- endif %}
+{%- endmacro -%}
 {%- set columns = 2 if activation == "geglu" else tn %}
 {%- set step = "N4" if activation == "geglu" else wx ~ "u" %}
+{%- if subgroup %}
+@compute @workgroup_size({{ wx * wy }})
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) index: u32,
+        @builtin(subgroup_invocation_id) lane: u32) {
+  let local = vec2u(index % {{ wx }}u, index / {{ wx }}u);
+  let eight = lane & 0xfffffff8u; // the first of my neighbours
+{%- else %}
 @compute @workgroup_size({{ wx }}, {{ wy }})
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local: vec3u) {
+{%- endif %}
   let column = group.x * {{ wx * (1 if activation == "geglu" else tn) }}u + local.x;
   let row = (group.y * {{ wy }}u + local.y) * {{ tm }}u;
+{%- if not subgroup %}
   if (row >= M || column >= N4) { return; }
+{%- endif %}
 {%- if heads %}
   let batch = (group.z + Z0) / HEADS;
   let head = (group.z + Z0) % HEADS;
@@ -52,13 +71,22 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local
 {%- endif %}
 {%- for i in range(tm) %}
   let r{{ i }} = min(row + {{ i }}u, M - 1u);
+{%- if not subgroup %}
   let a_{{ i }} = a0 + r{{ i }} * LDA;
 {%- if softmax %}
   let s{{ i }} = summary[group.z * M + r{{ i }}];
 {%- endif %}
+{%- endif %}
 {%- endfor %}
+{%- if subgroup %}
+  let r = min(row + lane % 8u, M - 1u);
+  let a_ = a0 + r * LDA;
+{%- if softmax %}
+  let s = summary[group.z * M + r];
+{%- endif %}
+{%- endif %}
 {%- for j in range(columns) %}
-  let n{{ j }} = {{ "column" if j == 0 else "column + N4" if activation == "geglu" else "min(column + %du, N4 - 1u)" % (j * wx) }};
+  let n{{ j }} = {{ "min(column, N4 - 1u)" if j == 0 else "min(column, N4 - 1u) + N4" if activation == "geglu" else "min(column + %du, N4 - 1u)" % (j * wx) }};
 {%- for i in range(tm) %}
   var c{{ i }}_{{ j }} = F();
 {%- endfor %}
@@ -78,12 +106,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local
     let b{{ j }}_{{ q }} = {{ p.weights(form, "b0 + (k * 4u + %du) * LDB + n%d" % (q, j), "w") }};
 {%- endif %}
 {%- endfor %}{% endfor %}
-{%- for i in range(tm) %}
-{%- if softmax %}
-    let x{{ i }} = select(F(), exp(F(a[a_{{ i }} + k]) - s{{ i }}.x) * s{{ i }}.y, k * 4u + vec4u(0u, 1u, 2u, 3u) < vec4u(K{% if causal %} - M + r{{ i }} + 1u{% endif %}));
-{%- else %}
-    let x{{ i }} = F(a[a_{{ i }} + k]);
+{%- if subgroup %}
+    let x = {{ read("") }};
 {%- endif %}
+{%- for i in range(tm) %}
+    let x{{ i }} = {% if subgroup %}subgroupShuffle(x, eight + {{ i }}u){% else %}{{ read(i) }}{% endif %};
 {%- for j in range(columns) %}
 {%- if form == "rows" %}
     c{{ i }}_{{ j }} += F(dot(x{{ i }}, b{{ j }}_0), dot(x{{ i }}, b{{ j }}_1), dot(x{{ i }}, b{{ j }}_2), dot(x{{ i }}, b{{ j }}_3));
@@ -104,7 +131,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local
 {%- endif %}
 {%- endfor %}
 {%- for i in range(tm) %}
-  if (row + {{ i }}u < M) {
+  if (row + {{ i }}u < M{{ " && column < N4" if subgroup }}) {
 {%- for j in range(columns) %}
     var y{{ j }} = c{{ i }}_{{ j }}{% if form == "int8" %} * scale{{ j }}{% endif %}{% if bias %} + bias{{ j }}{% endif %}{% if form == "rows" %} * SCALE{% endif %};
 {%- if vector %}

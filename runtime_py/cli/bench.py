@@ -105,7 +105,7 @@ def _ablate(
     subject = converter_module("targets.webgpu.subject").of_checkpoint(
         path, component, height, width, batch_cfg
     )
-    device = open_device(chosen, {"shader-f16"})
+    device = open_device(chosen, {"shader-f16", "subgroup"})
     arithmetic = {"fp16": "f16", "fp32": "f32"}[precision]
     with stages("Ablation", len(run.STEPS) * (1 + rounds)) as say:
         rows = run.ablate(device, *subject, arithmetic=arithmetic, rounds=rounds, announce=say)

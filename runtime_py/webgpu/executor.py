@@ -42,8 +42,10 @@ class Executor:
         plan: Plan,
         weights: Path,
         pool: dict[tuple[str, int], Any] | None = None,
+        *,
+        subgroups: bool = True,
     ) -> None:
-        self.device, self.plan = device, plan
+        self.device, self.plan, self.subgroups = device, plan, subgroups
         shared = {} if pool is None else pool
         with _explained(plan):
             known = {name: shared.get((name, size)) for name, size in plan.weights.items()}
@@ -125,7 +127,7 @@ class Executor:
         """For each dispatch its pipeline and its bindings."""
         modules = {
             name: self.device.create_shader_module(label=name, code=source)
-            for name, source in self.plan.shaders.items()
+            for name, source in self._sources().items()
         }
         layouts: dict[tuple[str, ...], Any] = {}
         pipelines: dict[tuple[str, tuple[str, ...]], Any] = {}
@@ -141,6 +143,11 @@ class Executor:
                     compute={"module": modules[dispatch.shader], "entry_point": "main"},
                 )
             yield pipelines[key], self._bind(dispatch, layouts[kinds])
+
+    def _sources(self) -> dict[str, str]:
+        if "subgroup" in self.device.features and self.subgroups:
+            return {**self.plan.shaders, **self.plan.subgroup_shaders}
+        return dict(self.plan.shaders)
 
     def _kind(self, buffer: str) -> str:
         if buffer == NUMBERS:

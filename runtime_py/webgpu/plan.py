@@ -77,6 +77,8 @@ class Plan:
     inputs: Mapping[str, Port]
     outputs: Mapping[str, Port]
     weights: Mapping[str, int] = field(default_factory=dict)  # name -> bytes
+    #: Faster shaders for adapters with subgroups of at least eight: same name, same bindings.
+    subgroup_shaders: Mapping[str, str] = field(default_factory=dict)
     format: str = FORMAT
     version: int = VERSION
 
@@ -119,6 +121,8 @@ def check_plan(plan: Plan) -> None:
     sizes = plan.sizes
     if min(sizes.values()) < 0:
         raise PocketSDError("a buffer has a negative size")
+    if strangers := set(plan.subgroup_shaders) - set(plan.shaders):
+        raise PocketSDError(f"there is no shader {min(strangers)!r} to be faster than")
     for index, dispatch in enumerate(plan.dispatches):
         name = f"dispatch {index} ({dispatch.label})"
         if dispatch.shader not in plan.shaders:

@@ -35,7 +35,7 @@ ADAPTER = os.environ.get("POCKETSD_TEST_ADAPTER")
 
 @cache
 def device() -> Any:
-    return open_device(choose(ADAPTER), {"shader-f16", "timestamp-query"})
+    return open_device(choose(ADAPTER), {"shader-f16", "subgroup", "timestamp-query"})
 
 
 def has_f16() -> bool:
@@ -66,10 +66,11 @@ def run_op(
     *,
     int8: bool = False,
     tuning: Tuning | None = None,
+    subgroups: bool = True,
 ) -> NDArray[Any]:
     count = ACTIVATIONS.get(op.name, 1)
     return run_module(
-        Alone(op, arguments[count:]), arguments[:count], arithmetic, folder, int8, tuning
+        Alone(op, arguments[count:]), arguments[:count], arithmetic, folder, int8, tuning, subgroups
     )
 
 
@@ -80,10 +81,11 @@ def run_module(
     folder: Path,
     int8: bool = False,
     tuning: Tuning | None = None,
+    subgroups: bool = True,
 ) -> NDArray[Any]:
     plan, weights = lowered(module, inputs, arithmetic, int8, tuning)
     save_file(weights, folder / "weights.safetensors")
-    executor = Executor(device(), plan, folder / "weights.safetensors")
+    executor = Executor(device(), plan, folder / "weights.safetensors", subgroups=subgroups)
     y = executor.run({f"x{i}": x.numpy() for i, x in enumerate(inputs)})["y"]
     executor.close()
     return y

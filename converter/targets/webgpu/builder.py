@@ -84,6 +84,7 @@ class Builder:
         self.arrays: dict[str, NDArray[Any]] = {}
         self._sizes: list[int] = []  # of storages
         self._shaders: dict[str, str] = {}
+        self._subgroup_shaders: dict[str, str] = {}
         self._numbers: dict[bytes, int] = {}  # offsets of the uniforms
         self._emitted: list[_Emitted] = []
 
@@ -158,10 +159,17 @@ class Builder:
         options: Mapping[str, Any] | None = None,
         constants: Mapping[str, float] | None = None,
         flops: int = 0,
+        subgroup: bool = False,
     ) -> None:
-        """One dispatch. Operands that are None were left out of the shader by its options."""
+        """One dispatch. Operands that are None were left out of the shader by its options.
+
+        `subgroup`: there is a second, faster form for adapters that have subgroups.
+        """
         shader = render(kernel, {"S": self.arithmetic, **(options or {})})
         self._shaders[shader.name] = shader.source
+        if subgroup:
+            faster = render(kernel, {"S": self.arithmetic, **(options or {}), "subgroup": True})
+            self._subgroup_shaders[shader.name] = faster.source
         numbers = shader.packed(constants or {})
         assert len(numbers) <= ALIGNMENT
         self._numbers.setdefault(numbers, ALIGNMENT * len(self._numbers))
@@ -204,6 +212,7 @@ class Builder:
             inputs=dict(inputs),
             outputs=dict(outputs),
             weights=used,
+            subgroup_shaders=self._subgroup_shaders,
         )
 
     def _lives(self) -> list[Life]:

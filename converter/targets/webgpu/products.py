@@ -39,7 +39,7 @@ class Kernels(Builder):
         y = self.new(*x.shape[:-1], n)
         w, scale = self.matrix(self.label, weight.T)
         b = None if bias is None else self.vector(f"{self.label}.bias", bias)
-        tile = self.tuning.matmul_tile(x.rows, y.vec4s, pair)
+        tile = self.tuning.matmul_tile(x.rows, y.vec4s)
         self.emit(
             "gemm",
             [x, w, y, scale, b, vector, residual],
@@ -65,6 +65,7 @@ class Kernels(Builder):
                 **({"ROWS": x.rows // vector.rows} if vector else {}),
             },
             flops=2 * x.rows * len(weight) * x.channels,
+            subgroup=tile.shares_rows,
         )
         return y
 
@@ -121,6 +122,7 @@ class Kernels(Builder):
                 "LEFT": left,
             },
             flops=2 * b * height * width * out * into * size * size,
+            subgroup=tile.shares_rows,
         )
         return y
 
@@ -175,6 +177,7 @@ class Kernels(Builder):
                     "LDC": y.vec4s,
                 },
                 flops=2 * planes * count * x.channels * y.channels,
+                subgroup=tile.shares_rows,
             )  # fmt: skip
             self.emit(
                 "winograd_out",
@@ -249,7 +252,7 @@ class Kernels(Builder):
         )
         self.emit(
             "gemm", operands, groups, options={**options, **_tiled(tile)}, constants=constants,
-            flops=flops,
+            flops=flops, subgroup=tile.shares_rows,
         )  # fmt: skip
 
     def _flash(self, q: Value, k: Value, v: Value, y: Value, heads: int) -> None:

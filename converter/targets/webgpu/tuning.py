@@ -17,6 +17,11 @@ class Tile:
     across: int
     down: int
 
+    @property
+    def shares_rows(self) -> bool:
+        """Whether eight neighbours have eight rows to read for each other."""
+        return self.rows == self.across == 8
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -54,10 +59,10 @@ class Tuning:
             return 0
         return self.winograd_size
 
-    def matmul_tile(self, rows: int, vec4s: int, pair: bool = False) -> Tile:
+    def matmul_tile(self, rows: int, vec4s: int) -> Tile:
         if rows < 8:
             return Tile(rows, 1, 16, 1)
-        return Tile(4 if pair else 8, 1, 8, 8)
+        return Tile(8, 1, 8, 8)
 
     def conv_tile(self, width: int, vec4s: int) -> Tile:
         return Tile(min(8, width) if width % 8 == 0 or width > 8 else 4, 1, 8, 8)
