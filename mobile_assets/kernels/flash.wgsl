@@ -2,6 +2,8 @@
 
 Nothing of the size queries x keys is ever stored. An invocation keeps `queries` rows of Q and of
 the result in registers, so this pays for small heads only.
+
+subgroup  eight neighbours read a key each and pass them around (see gemm)
 -#}
 {%- import "_parts.wgsl" as p with context -%}
 {{ p.head() }}
@@ -10,8 +12,13 @@ override HEADS: u32; override LDQ: u32; override LDK: u32; // vec4s from token t
 override SCALE: f32;
 {{ p.bindings(["q:write:V", "k:write:V", "v:write:V", "y:write:V"]) }}
 
+{%- set keys = 8 if subgroup else block %}
 @compute @workgroup_size({{ threads }})
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) thread: u32) {
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) thread: u32
+        {{- ", @builtin(subgroup_invocation_id) lane: u32" if subgroup }}) {
+{%- if subgroup %}
+  let eight = lane & 0xfffffff8u; // the first of my neighbours
+{%- endif %}
   let batch = group.y / HEADS;
   let head = group.y % HEADS;
   let row = (group.x * {{ threads }}u + thread) * {{ queries }}u;
@@ -25,14 +32,23 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
   var largest{{ i }} = -3.4e38;
   var total{{ i }} = 0.0;
 {%- endfor %}
-  for (var m = 0u; m < M; m += {{ block }}u) {
-{%- for j in range(block) %}
+  for (var m = 0u; m < M; m += {{ keys }}u) {
+{%- if subgroup %}
+    let mine = k0 + min(m + lane % 8u, M - 1u) * LDK;
+{%- for d in range(d4) %}
+    let k_{{ d }} = F(k[mine + {{ d }}u]);
+    let v_{{ d }} = F(v[mine + {{ d }}u]);
+{%- endfor %}
+{%- endif %}
+{%- for j in range(keys) %}
+{%- if not subgroup %}
     let k_{{ j }} = k0 + {{ "min(m + %du, M - 1u)" % j if j else "m" }} * LDK;
+{%- endif %}
 {%- for i in range(queries) %}
     var s{{ i }}_{{ j }} = 0.0;
 {%- endfor %}
 {%- for d in range(d4) %}
-    { let x = F(k[k_{{ j }} + {{ d }}u]);
+    { let x = {% if subgroup %}subgroupShuffle(k_{{ d }}, eight + {{ j }}u){% else %}F(k[k_{{ j }} + {{ d }}u]){% endif %};
 {%- for i in range(queries) %} s{{ i }}_{{ j }} += dot(q{{ i }}_{{ d }}, x);{% endfor %} }
 {%- endfor %}
 {%- if j %}{% for i in range(queries) %}
@@ -40,21 +56,21 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
 {%- endfor %}{% endif %}
 {%- endfor %}
 {%- for i in range(queries) %}
-    { let largest = max(largest{{ i }}, {% for j in range(block - 1) %}max(s{{ i }}_{{ j }}, {% endfor %}s{{ i }}_{{ block - 1 }}{{ ")" * (block - 1) }});
+    { let largest = max(largest{{ i }}, {% for j in range(keys - 1) %}max(s{{ i }}_{{ j }}, {% endfor %}s{{ i }}_{{ keys - 1 }}{{ ")" * (keys - 1) }});
       let fade = exp(largest{{ i }} - largest);
       largest{{ i }} = largest;
       total{{ i }} *= fade;
 {%- for d in range(d4) %}
       y{{ i }}_{{ d }} *= fade;
 {%- endfor %}
-{%- for j in range(block) %}
+{%- for j in range(keys) %}
       s{{ i }}_{{ j }} = exp(s{{ i }}_{{ j }} - largest);
       total{{ i }} += s{{ i }}_{{ j }};
 {%- endfor %} }
 {%- endfor %}
-{%- for j in range(block) %}
+{%- for j in range(keys) %}
 {%- for d in range(d4) %}
-    { let x = F(v[k_{{ j }} + {{ d }}u]);
+    { let x = {% if subgroup %}subgroupShuffle(v_{{ d }}, eight + {{ j }}u){% else %}F(v[k_{{ j }} + {{ d }}u]){% endif %};
 {%- for i in range(queries) %} y{{ i }}_{{ d }} = fma(F(s{{ i }}_{{ j }}), x, y{{ i }}_{{ d }});{% endfor %} }
 {%- endfor %}
 {%- endfor %}

@@ -268,6 +268,7 @@ class Kernels(Builder):
                 "N": n, "M": m, "HEADS": heads, "LDQ": c // 4, "LDK": c // 4, "SCALE": d**-0.5,
             },
             flops=4 * b * heads * n * m * d,
+            subgroup=True,
         )  # fmt: skip
 
     def group_norm(
