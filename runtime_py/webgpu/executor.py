@@ -14,6 +14,7 @@ from safetensors import safe_open
 from runtime_py.engines import Array
 from runtime_py.errors import PocketSDError
 from runtime_py.webgpu.plan import NUMBERS, Dispatch, Plan
+from runtime_py.webgpu.subgroups import shares_rows
 
 USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 #: A GPU that is busy for too long with one submission is taken for hung, so they are cut.
@@ -145,7 +146,7 @@ class Executor:
             yield pipelines[key], self._bind(dispatch, layouts[kinds])
 
     def _sources(self) -> dict[str, str]:
-        if "subgroup" in self.device.features and self.subgroups:
+        if self.subgroups and self.plan.subgroup_shaders and shares_rows(self.device):
             return {**self.plan.shaders, **self.plan.subgroup_shaders}
         return dict(self.plan.shaders)
 

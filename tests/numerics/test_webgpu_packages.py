@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,8 @@ PROMPT, GUIDANCE = "a small blue square on the right", 2.0
 #: dB at the worst sample. f32: rounding. f16: eleven bits of weights and of every stored tensor,
 #: sums in f32. int8: eight bits of weights; the text encoder is the one with the fewest channels.
 GATES = {"fp32": 100, "fp16": 60, "int8": 48}
+#: Mesa keeps compiled kernels, and not apart by the width of its vectors.
+NO_CACHE = {"MESA_SHADER_CACHE_DISABLE": "true"}
 PICTURE_GATES = {"fp32": 60, "fp16": 45}
 
 
@@ -191,3 +197,35 @@ def test_no_adapter_is_one_line(webgpu_package: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(adapters, "adapters", list)
     with pytest.raises(PocketSDError, match="no GPU that WebGPU can use"):
         open_engine(webgpu_package("fp32"))
+
+
+def test_subgroups_of_four_do_not_share(webgpu_package: Any, recording: Recording) -> None:
+    """Where neighbours are not in one subgroup the plain shaders run, and the result is right."""
+    package = webgpu_package("fp32")
+    (sample, *_) = recording.of("text_encoder")
+    program = f"""
+import sys
+import numpy as np
+from pathlib import Path
+from runtime_py.engines import open_engine
+from runtime_py.package import open_package
+from runtime_py.webgpu.subgroups import shares_rows
+engine = open_engine(open_package(Path({str(package.path)!r})), adapter={ADAPTER!r})
+tokens = np.array({sample.inputs["tokens"][:1].tolist()}, np.int32)
+result = engine.run("text_encoder", dict(tokens=tokens))["embedding"]
+np.save(sys.stdout.buffer, result)
+print(shares_rows(engine._device), engine.adapter.name, file=sys.stderr)
+"""
+    shared = {}
+    for bits in ("128", "256"):  # lavapipe's subgroups are as wide as the vectors it is allowed
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            env={**os.environ, "LP_NATIVE_VECTOR_WIDTH": bits, **NO_CACHE},
+        )
+        assert done.returncode == 0, done.stderr
+        shared[bits] = done.stderr.strip().splitlines()[-1].split()[0]
+        result = np.load(io.BytesIO(done.stdout))
+        assert psnr(sample.outputs["embedding"][:1], result) > GATES["fp32"]
+    if "llvmpipe" in adapters.choose(ADAPTER).name:
+        assert shared["128"] == b"False"
