@@ -17,7 +17,7 @@ from converter.ops.registry import Case, fused_op
 
 if TYPE_CHECKING:
     from converter.targets.webgpu.builder import Value
-    from converter.targets.webgpu.products import Kernels
+    from converter.targets.webgpu.kernels import Kernels
 
 #: The largest tensor of scores that a phone's GPU is asked to hold.
 SCORE_BYTES = 64 * 2**20

@@ -12,7 +12,7 @@ from converter.ops.registry import Case, fused_op
 
 if TYPE_CHECKING:
     from converter.targets.webgpu.builder import Value
-    from converter.targets.webgpu.products import Kernels
+    from converter.targets.webgpu.kernels import Kernels
 
 
 def geglu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from converter.ops.standardise import standardised
 
 if TYPE_CHECKING:
     from converter.targets.webgpu.builder import Value
-    from converter.targets.webgpu.products import Kernels
+    from converter.targets.webgpu.kernels import Kernels
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:

@@ -5,6 +5,28 @@
 {% endif -%}
 alias V = vec4<{{ S }}>;
 alias F = vec4<f32>;
+{%- if packed() %}
+fn unpacked(x: vec2<u32>) -> F { return F(unpack2x16float(x.x), unpack2x16float(x.y)); }
+{%- endif %}
+{%- endmacro -%}
+
+{#- Subgroups of eight are a CPU's, and that reads two halves far faster as one word. -#}
+{%- macro packed() -%}{% if subgroup and S == "f16" %}yes{% endif %}{%- endmacro -%}
+{%- macro vector() -%}{{ "vec2<u32>" if packed() else "V" }}{%- endmacro -%}
+{%- macro loaded(x) -%}{{ "unpacked" if packed() else "F" }}({{ x }}){%- endmacro -%}
+
+{#- The head of an entry point whose invocations lie `wx` across and `wy` down. -#}
+{%- macro main(wx, wy) -%}
+{% if subgroup -%}
+@compute @workgroup_size({{ wx * wy }})
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) index: u32,
+        @builtin(subgroup_invocation_id) lane: u32) {
+  let local = vec2u(index % {{ wx }}u, index / {{ wx }}u);
+  let eight = lane & 0xfffffff8u; // the first of my neighbours
+{%- else -%}
+@compute @workgroup_size({{ wx }}, {{ wy }})
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local: vec3u) {
+{%- endif %}
 {%- endmacro -%}
 
 {#- Bindings in the order of their names: "name:read|write:type". -#}
@@ -40,5 +62,5 @@ fn activate(x: F) -> F { return x; }
 
 {#- Four rows of four weights at `index`, and the products with one vec4 of inputs. -#}
 {%- macro weights(form, index, name) -%}
-{% if form == "int8" %}F(unpack4xI8(w[{{ index }}])){% else %}F(w[{{ index }}]){% endif %}
+{% if form == "int8" %}F(unpack4xI8({{ name }}[{{ index }}])){% else %}{{ loaded(name ~ "[" ~ index ~ "]") }}{% endif %}
 {%- endmacro -%}

@@ -9,7 +9,7 @@ tm, tn       pixels of one row, and vec4 output channels, per invocation
 override H: u32; override W: u32; override C4: u32; // of the input
 override OH: u32; override OW: u32; override N4: u32; // of the output
 override TOP: u32; override LEFT: u32; // padding
-{%- set types = ["a:write:V", "w:read:" ~ ("u32" if form == "int8" else "V"), "y:write:V"] -%}
+{%- set types = ["a:write:" ~ p.vector(), "w:read:" ~ ("u32" if form == "int8" else p.vector()), "y:write:V"] -%}
 {%- if form == "int8" %}{% set types = types + ["scale:read:V"] %}{% endif -%}
 {%- set types = types + ["bias:read:V"] -%}
 {%- if vector %}{% set types = types + ["vector:write:V"] %}{% endif -%}
@@ -17,16 +17,7 @@ override TOP: u32; override LEFT: u32; // padding
 {{ p.bindings(types) }}
 {%- set span = (tm - 1) * stride + size %}
 
-{%- if subgroup %}
-@compute @workgroup_size({{ wx * wy }})
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) index: u32,
-        @builtin(subgroup_invocation_id) lane: u32) {
-  let local = vec2u(index % {{ wx }}u, index / {{ wx }}u);
-  let eight = lane & 0xfffffff8u; // the first of my neighbours
-{%- else %}
-@compute @workgroup_size({{ wx }}, {{ wy }})
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local: vec3u) {
-{%- endif %}
+{{ p.main(wx, wy) }}
   let column = group.x * {{ wx * tn }}u + local.x;
   let n0 = min(column, N4 - 1u);
   let strip = group.y * {{ wy }}u + local.y;
@@ -67,7 +58,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local
 {%- endif %}
     for (var k = 0u; k < C4; k++) {
 {%- for s in range(mine) %}
-      let {{ "m" if subgroup else "a" }}{{ s }} = select(F(), F(a[line + p{{ s }} + k]), in{{ s }}{{ " && above" if subgroup }});
+      let {{ "m" if subgroup else "a" }}{{ s }} = select(F(), {{ p.loaded("a[line + p%d + k]" % s) }}, in{{ s }}{{ " && above" if subgroup }});
 {%- endfor %}
 {%- if subgroup %}{% for s in range(span) %}
       let a{{ s }} = subgroupShuffle(m{{ s // 8 }}, eight + {{ s % 8 }}u);

@@ -10,7 +10,7 @@ subgroup  eight neighbours read a key each and pass them around (see gemm)
 override N: u32; override M: u32; // queries and keys
 override HEADS: u32; override LDQ: u32; override LDK: u32; // vec4s from token to token
 override SCALE: f32;
-{{ p.bindings(["q:write:V", "k:write:V", "v:write:V", "y:write:V"]) }}
+{{ p.bindings(["q:write:V", "k:write:" ~ p.vector(), "v:write:" ~ p.vector(), "y:write:V"]) }}
 
 {%- set keys = 8 if subgroup else block %}
 @compute @workgroup_size({{ threads }})
@@ -36,8 +36,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
 {%- if subgroup %}
     let mine = k0 + min(m + lane % 8u, M - 1u) * LDK;
 {%- for d in range(d4) %}
-    let k_{{ d }} = F(k[mine + {{ d }}u]);
-    let v_{{ d }} = F(v[mine + {{ d }}u]);
+    let k_{{ d }} = {{ p.loaded("k[mine + %du]" % d) }};
+    let v_{{ d }} = {{ p.loaded("v[mine + %du]" % d) }};
 {%- endfor %}
 {%- endif %}
 {%- for j in range(keys) %}

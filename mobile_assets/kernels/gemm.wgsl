@@ -4,8 +4,8 @@ form     f16, f32: weights [K][N]; int8: the same with a scale per column;
          rows: the other factor is an activation too, [N][K] (keys); columns: it is [K][N] (values)
 softmax  `a` holds scores; exp(a - max) / sum is applied as they are read
 planes   many products of one size side by side: Winograd's
-subgroup eight invocations side by side want the same rows of `a`: each reads one, and they pass
-         them around; wants wx = tm = 8, and eight neighbours in every subgroup
+subgroup eight invocations side by side want the same rows of `a`: each reads one of every eight,
+         and they pass them around; wants wx = 8, tm in eights and eight neighbours in a subgroup
 tm, tn   rows and vec4 columns per invocation
 -#}
 {%- import "_parts.wgsl" as p with context -%}
@@ -26,7 +26,7 @@ override K: u32;
 {%- if vector %}
 override ROWS: u32; // that share a vector
 {%- endif %}
-{%- set types = ["a:write:V", "w:" ~ ("write:V" if form in ("rows", "columns") else "read:u32" if form == "int8" else "read:V"), "y:write:V"] -%}
+{%- set types = ["a:write:" ~ p.vector(), "w:" ~ ("write:" ~ p.vector() if form in ("rows", "columns") else "read:u32" if form == "int8" else "read:" ~ p.vector()), "y:write:V"] -%}
 {%- if form == "int8" %}{% set types = types + ["scale:read:V"] %}{% endif -%}
 {%- if bias %}{% set types = types + ["bias:read:V"] %}{% endif -%}
 {%- if vector %}{% set types = types + ["vector:write:V"] %}{% endif -%}
@@ -36,23 +36,15 @@ override ROWS: u32; // that share a vector
 {{ p.activation(activation) }}
 {%- macro read(i) -%}
 {% if softmax -%}
-select(F(), exp(F(a[a_{{ i }} + k]) - s{{ i }}.x) * s{{ i }}.y, k * 4u + vec4u(0u, 1u, 2u, 3u) < vec4u(K{% if causal %} - M + r{{ i }} + 1u{% endif %}))
+select(F(), exp({{ p.loaded("a[a_%s + k]" % i) }} - s{{ i }}.x) * s{{ i }}.y, k * 4u + vec4u(0u, 1u, 2u, 3u) < vec4u(K{% if causal %} - M + r{{ i }} + 1u{% endif %}))
 {%- else -%}
-F(a[a_{{ i }} + k])
+{{ p.loaded("a[a_%s + k]" % i) }}
 {%- endif %}
 {%- endmacro -%}
 {%- set columns = 2 if activation == "geglu" else tn %}
 {%- set step = "N4" if activation == "geglu" else wx ~ "u" %}
-{%- if subgroup %}
-@compute @workgroup_size({{ wx * wy }})
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) index: u32,
-        @builtin(subgroup_invocation_id) lane: u32) {
-  let local = vec2u(index % {{ wx }}u, index / {{ wx }}u);
-  let eight = lane & 0xfffffff8u; // the first of my neighbours
-{%- else %}
-@compute @workgroup_size({{ wx }}, {{ wy }})
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local: vec3u) {
-{%- endif %}
+
+{{ p.main(wx, wy) }}
   let column = group.x * {{ wx * (1 if activation == "geglu" else tn) }}u + local.x;
   let row = (group.y * {{ wy }}u + local.y) * {{ tm }}u;
 {%- if not subgroup %}
@@ -78,13 +70,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local
 {%- endif %}
 {%- endif %}
 {%- endfor %}
-{%- if subgroup %}
-  let r = min(row + lane % 8u, M - 1u);
-  let a_ = a0 + r * LDA;
+{%- if subgroup %}{% for t in range(tm // 8) %}
+  let rm{{ t }} = min(row + {{ t * 8 }}u + lane % 8u, M - 1u);
+  let a_m{{ t }} = a0 + rm{{ t }} * LDA;
 {%- if softmax %}
-  let s = summary[group.z * M + r];
+  let sm{{ t }} = summary[group.z * M + rm{{ t }}];
 {%- endif %}
-{%- endif %}
+{%- endfor %}{% endif %}
 {%- for j in range(columns) %}
   let n{{ j }} = {{ "min(column, N4 - 1u)" if j == 0 else "min(column, N4 - 1u) + N4" if activation == "geglu" else "min(column + %du, N4 - 1u)" % (j * wx) }};
 {%- for i in range(tm) %}
@@ -99,18 +91,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_id) local
   for (var k = 0u; k < K4; k++) {
 {%- for j in range(columns) %}{% for q in range(4) %}
 {%- if form == "rows" %}
-    let b{{ j }}_{{ q }} = F(w[k{{ j }}_{{ q }} + k]);
+    let b{{ j }}_{{ q }} = {{ p.loaded("w[k%d_%d + k]" % (j, q)) }};
 {%- elif form == "columns" %}
-    let b{{ j }}_{{ q }} = F(w[b0 + min(k * 4u + {{ q }}u, K - 1u) * LDB + n{{ j }}]);
+    let b{{ j }}_{{ q }} = {{ p.loaded("w[b0 + min(k * 4u + %du, K - 1u) * LDB + n%d]" % (q, j)) }};
 {%- else %}
     let b{{ j }}_{{ q }} = {{ p.weights(form, "b0 + (k * 4u + %du) * LDB + n%d" % (q, j), "w") }};
 {%- endif %}
 {%- endfor %}{% endfor %}
-{%- if subgroup %}
-    let x = {{ read("") }};
-{%- endif %}
+{%- if subgroup %}{% for t in range(tm // 8) %}
+    let m{{ t }} = {{ read("m%d" % t) }};
+{%- endfor %}{% endif %}
 {%- for i in range(tm) %}
-    let x{{ i }} = {% if subgroup %}subgroupShuffle(x, eight + {{ i }}u){% else %}{{ read(i) }}{% endif %};
+    let x{{ i }} = {% if subgroup %}subgroupShuffle(m{{ i // 8 }}, eight + {{ i % 8 }}u){% else %}{{ read(i) }}{% endif %};
 {%- for j in range(columns) %}
 {%- if form == "rows" %}
     c{{ i }}_{{ j }} += F(dot(x{{ i }}, b{{ j }}_0), dot(x{{ i }}, b{{ j }}_1), dot(x{{ i }}, b{{ j }}_2), dot(x{{ i }}, b{{ j }}_3));

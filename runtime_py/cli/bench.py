@@ -98,8 +98,11 @@ def _ablate(
 ) -> None:
     from runtime_py.cli.heavy import converter_module
     from runtime_py.cli.progress import stages
+    from runtime_py.errors import PocketSDError
     from runtime_py.webgpu.adapters import choose, open_device
 
+    if not path.exists():  # before a GPU is looked for
+        raise PocketSDError("there is no such file or folder", where=path)
     run = converter_module("targets.webgpu.ablation")
     chosen = choose(adapter)
     subject = converter_module("targets.webgpu.subject").of_checkpoint(
@@ -111,3 +114,6 @@ def _ablate(
         rows = run.ablate(device, *subject, arithmetic=arithmetic, rounds=rounds, announce=say)
     click.echo(f"{component} in {precision} on {chosen}; every row with all that is above it")
     click.echo(run.table(rows))
+    tiles = converter_module("targets.webgpu.tiles")
+    click.echo("\nWinograd's tiles against the direct kernel, 64 channels, on the same adapter")
+    click.echo(tiles.tile_table(list(tiles.tile_rows(device, arithmetic))))

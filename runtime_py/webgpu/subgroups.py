@@ -1,7 +1,11 @@
-"""Whether eight neighbours of a workgroup can read for each other, asked of the device itself.
+"""Whether eight neighbours of a workgroup should read for each other, asked of the device itself.
 
 Adapters tell the least size of a subgroup, if at all, and no specification says which invocations
 are in one together. A wrong guess would be a wrong picture, so a kernel looks.
+
+It pays where subgroups are just eight wide, on CPUs: there it takes the place of seven reads. On a
+GPU whose subgroups were 32 wide a UNet took 13 % longer so: its caches give the same row to many
+for nothing, and passing values around is what costs.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ THREADS = 64
 LOOK = f"""
 @group(0) @binding(0) var<storage, read_write> seen: array<u32>;
 @compute @workgroup_size({THREADS})
-fn main(@builtin(local_invocation_index) index: u32, @builtin(subgroup_invocation_id) lane: u32) {{
+fn main(@builtin(local_invocation_index) index: u32, @builtin(subgroup_invocation_id) lane: u32,
+        @builtin(subgroup_size) size: u32) {{
+  seen[{THREADS * 8}u + index] = size;
   let eight = lane & 0xfffffff8u;
   for (var i = 0u; i < 8u; i++) {{
     seen[index * 8u + i] = subgroupShuffle(index, eight + i);
@@ -25,10 +31,10 @@ fn main(@builtin(local_invocation_index) index: u32, @builtin(subgroup_invocatio
 
 
 def shares_rows(device: Any) -> bool:
-    """True where every invocation sees the eight of its own row, in order."""
+    """True where subgroups are of eight, and everyone sees those of its own row in order."""
     if "subgroup" not in device.features:
         return False
-    size = THREADS * 8 * 4
+    size = THREADS * 9 * 4
     usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
     buffer = device.create_buffer(size=size, usage=usage)
     try:
@@ -47,10 +53,11 @@ def shares_rows(device: Any) -> bool:
         compute.dispatch_workgroups(1)
         compute.end()
         device.queue.submit([encoder.finish()])
-        seen = np.frombuffer(device.queue.read_buffer(buffer), np.uint32).reshape(-1, 8)
+        seen = np.frombuffer(device.queue.read_buffer(buffer), np.uint32)
     except wgpu.GPUError:
         return False
     finally:
         buffer.destroy()
     index = np.arange(THREADS)[:, None]
-    return bool((seen == index // 8 * 8 + np.arange(8)).all())
+    rows, sizes = seen[: THREADS * 8].reshape(-1, 8), seen[THREADS * 8 :]
+    return bool((rows == index // 8 * 8 + np.arange(8)).all() and (sizes == 8).all())

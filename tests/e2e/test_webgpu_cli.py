@@ -61,10 +61,12 @@ def test_an_ablation_has_a_row_for_every_step(tiny_sd: Path) -> None:
         "--precision", PRECISION,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    rows = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ")]
+    ablation, tiles = done.stdout.split("\n\n")
+    assert [tile in tiles for tile in ("direct", "F(2x2)", "F(8x8)")] == [True] * 3
+    rows = [line.split("|") for line in ablation.splitlines() if line.startswith("| ")]
     names = [row[1].strip() for row in rows[1:]]
     assert names == list(STEPS)
-    assert all(float(row[6]) > 40 for row in rows[1:])  # dB: every row is right
+    assert all(float(row[7]) > 40 for row in rows[1:])  # dB: every row is right
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_kernels_at_the_sizes_of_sd(
 FORMS = {
     "naive": BASELINE,
     "partial": Tuning(flash=False),
-    "flash": Tuning(flash_tokens=1, flash_head=512),
+    "flash": Tuning(flash_queries=1, flash_keys=1, flash_head=512),
 }
 
 
@@ -127,7 +127,7 @@ def test_winograd_is_a_convolution(
     x = torch.randn(2, 64, *size, generator=g)
     weight = torch.randn(72, 64, 3, 3, generator=g) / 24
     arguments = (x, weight, torch.randn(72, generator=g), 1, [1, 1, 1, 1], up)
-    tuning = Tuning(winograd_size=tile, winograd_tiles=1, winograd_channels=1, winograd_bytes=2**16)
+    tuning = Tuning(winograd_tiles=(tile,), winograd_price=-1e9, winograd_bytes=2**16)
     for arithmetic, limits in WINOGRAD.items():
         if arithmetic == "f16" and not has_f16():
             continue

@@ -30,7 +30,8 @@ STEPS: dict[str, Tuning] = {
     "+ partially fused softmax": (step := replace(BASELINE, softmax="partial")),
     "+ fused GroupNorm, GELU": (step := replace(step, fused_norm=True, fused_gelu=True)),
     "+ FlashAttention": (step := replace(step, flash=True)),
-    "+ Winograd": replace(step, winograd=True),
+    "+ Winograd, as shipped": (step := replace(step, winograd=True)),
+    "+ Winograd wherever it is faster": replace(step, winograd_price=0),
 }
 
 
@@ -38,7 +39,8 @@ STEPS: dict[str, Tuning] = {
 class Row:
     name: str
     dispatches: int
-    memory: int  # the arena's bytes
+    arena: int  # bytes
+    weights: int  # bytes
     seconds: list[float]  # a run in every round
     quality: float  # dB against the reference
 
@@ -85,7 +87,8 @@ def ablate(
             file.unlink()
             (y,) = executor.run(inputs).values()  # compiles, too
             executors.append(executor)
-            rows.append(Row(name, len(plan.dispatches), plan.arena, [], psnr(expected, y)))
+            stored = sum(plan.weights.values())
+            rows.append(Row(name, len(plan.dispatches), plan.arena, stored, [], psnr(expected, y)))
         for turn in range(rounds):
             for row, executor in zip(rows, executors, strict=True):
                 announce(f"round {turn + 1}: {row.name}")
@@ -99,14 +102,14 @@ def ablate(
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| | latency s | cut % (spread) | memory MiB | kernels | dB |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| | latency s | cut % (spread) | arena MiB | weights MiB | kernels | dB |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
         cut = row.cut(rows[0])
         spread = f"{np.median(cut):.1f} ({min(cut):.1f} to {max(cut):.1f})"
         lines.append(
-            f"| {row.name} | {row.median:.3f} | {spread} | {row.memory / 2**20:.1f}"
-            f" | {row.dispatches} | {row.quality:.1f} |"
+            f"| {row.name} | {row.median:.3f} | {spread} | {row.arena / 2**20:.1f}"
+            f" | {row.weights / 2**20:.0f} | {row.dispatches} | {row.quality:.1f} |"
         )
     return "\n".join(lines)

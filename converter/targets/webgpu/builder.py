@@ -18,7 +18,7 @@ from torch import Tensor
 
 from converter.targets.webgpu.arena import Life, arrange
 from converter.targets.webgpu.shaders import render
-from converter.targets.webgpu.tuning import Tuning
+from converter.targets.webgpu.tuning import Tuning, ceil_div
 from runtime_py.webgpu.plan import ALIGNMENT, ARENA, NUMBERS, Binding, Dispatch, Plan, Port
 
 
@@ -78,8 +78,9 @@ class _Emitted:
 class Builder:
     """One component's kernels in the order in which they were asked for."""
 
-    def __init__(self, arithmetic: str, tuning: Tuning, int8: bool = False) -> None:
-        self.arithmetic, self.tuning, self.int8 = arithmetic, tuning, int8
+    def __init__(self, component: str, arithmetic: str, tuning: Tuning, int8: bool = False) -> None:
+        self.component, self.arithmetic = component, arithmetic
+        self.tuning, self.int8 = tuning, int8
         self.label = ""  # of the layer that is being lowered
         self.arrays: dict[str, NDArray[Any]] = {}
         self._sizes: list[int] = []  # of storages
@@ -159,26 +160,29 @@ class Builder:
         options: Mapping[str, Any] | None = None,
         constants: Mapping[str, float] | None = None,
         flops: int = 0,
-        subgroup: bool = False,
+        together: Mapping[str, Any] | None = None,
     ) -> None:
         """One dispatch. Operands that are None were left out of the shader by its options.
 
-        `subgroup`: there is a second, faster form for adapters that have subgroups.
+        `together`: the options of a second form, for where eight neighbours share a subgroup.
         """
-        shader = render(kernel, {"S": self.arithmetic, **(options or {})})
-        self._shaders[shader.name] = shader.source
-        if subgroup:
-            faster = render(kernel, {"S": self.arithmetic, **(options or {}), "subgroup": True})
-            self._subgroup_shaders[shader.name] = faster.source
+        chosen = {"S": self.arithmetic, **(options or {})}
+        shader = render(kernel, chosen)
+        name = shader.name
+        if together is not None:
+            faster = render(kernel, {**chosen, **together, "subgroup": True})
+            name += faster.name.removeprefix(kernel)
+            self._subgroup_shaders[name] = faster.source
+        self._shaders[name] = shader.source
         numbers = shader.packed(constants or {})
         assert len(numbers) <= ALIGNMENT
         self._numbers.setdefault(numbers, ALIGNMENT * len(self._numbers))
         x, y, z = (*groups, 1, 1)[:3]
         used = tuple(operand for operand in operands if operand is not None)
         label = f"{self.label}:{kernel}"
-        self._emitted.append(_Emitted(label, shader.name, numbers, (x, y, z), used, flops))
+        self._emitted.append(_Emitted(label, name, numbers, (x, y, z), used, flops))
 
-    def plan(self, component: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> Plan:
+    def plan(self, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> Plan:
         """Everything asked for so far, with a place in the arena for every tensor."""
         arrangement = arrange(self._lives())
         self.arrays[NUMBERS] = np.frombuffer(
@@ -202,7 +206,7 @@ class Builder:
             bindings += (Binding(NUMBERS, self._numbers[e.numbers], len(e.numbers)),)
             dispatches.append(Dispatch(e.label, e.shader, e.groups, bindings, e.flops, moved))
         return Plan(
-            component=component,
+            component=self.component,
             arithmetic=self.arithmetic,
             features=("shader-f16",) if self.arithmetic == "f16" else (),
             arena=arrangement.size,
@@ -231,7 +235,3 @@ def _padded(values: Tensor, count: int) -> Tensor:
     padded = torch.zeros(-(-count // 4) * 4)
     padded[:count] = values
     return padded
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)

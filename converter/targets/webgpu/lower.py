@@ -14,7 +14,7 @@ from converter.fold import fold_constants
 from converter.ops import get_op
 from converter.targets.webgpu.builder import Joined, Value
 from converter.targets.webgpu.fuse import fuse
-from converter.targets.webgpu.products import Kernels
+from converter.targets.webgpu.kernels import Kernels
 from converter.targets.webgpu.tuning import Tuning
 from runtime_py.package import TensorSpec
 from runtime_py.webgpu.plan import Plan, Port
@@ -36,11 +36,11 @@ def lower(
     module: Any = program.module(check_guards=False)
     fuse(module.graph)
     module = fold_constants(module)
-    builder = Kernels(arithmetic, tuning or Tuning(), int8)
+    builder = Kernels(component, arithmetic, tuning or Tuning(), int8)
     ins = {spec.name: _port("input", spec) for spec in inputs}
     outs = {spec.name: _port("output", spec) for spec in outputs}
     _walk(module, builder, list(inputs), ins, list(outputs), outs)
-    plan = builder.plan(component, ins, outs)
+    plan = builder.plan(ins, outs)
     return plan, {name: builder.arrays[name] for name in plan.weights}
 
 
@@ -57,13 +57,13 @@ def _walk(
         if node.op == "placeholder":
             spec = inputs.pop(0)
             builder.label = spec.name
-            known[node] = _pack(builder, spec, ins[spec.name])
+            known[node] = pack(builder, spec, ins[spec.name])
         elif node.op == "get_attr":
             known[node] = _attribute(module, node.target)
         elif node.op == "output":
             for result, spec in zip(node.args[0], outputs, strict=True):
                 builder.label = spec.name
-                _unpack(builder, known[result], spec, outs[spec.name])
+                unpack(builder, known[result], spec, outs[spec.name])
         else:
             builder.label = _label(node)
             args, kwargs = _known((node.args, node.kwargs), known)
@@ -111,7 +111,7 @@ def _port(kind: str, spec: TensorSpec) -> Port:
     return Port(f"{kind}:{spec.name}", shape, spec.dtype)
 
 
-def _pack(builder: Kernels, spec: TensorSpec, port: Port) -> Value | Port:
+def pack(builder: Kernels, spec: TensorSpec, port: Port) -> Value | Port:
     if spec.layout not in ("NCHW", "NLC"):
         return port  # tokens and timesteps are read as they come
     shape = _channels_last(spec.layout, port.shape)
@@ -120,7 +120,7 @@ def _pack(builder: Kernels, spec: TensorSpec, port: Port) -> Value | Port:
     return y
 
 
-def _unpack(builder: Kernels, x: Value | Joined, spec: TensorSpec, port: Port) -> None:
+def unpack(builder: Kernels, x: Value | Joined, spec: TensorSpec, port: Port) -> None:
     x = builder.materialise(x)
     _rearrange(builder, spec.layout, x, port, x, unpack=True)
 

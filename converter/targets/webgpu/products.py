@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from converter.targets.webgpu.builder import Builder, Joined, Value, Weight, ceil_div
+from converter.targets.webgpu.builder import Builder, Joined, Value
+from converter.targets.webgpu.tuning import Tile, ceil_div
 from converter.targets.webgpu.winograd import transformed, winograd
 
+#: How often a component runs for one picture, where that is more than once.
+RUNS = {"unet": 20}
 
-class Kernels(Builder):
-    """The vocabulary that the lowerings of the ops are written in."""
+
+class Products(Builder):
+    """Rows times a matrix, and convolutions, with all that is fused at their ends."""
 
     def matmul(
         self,
@@ -39,7 +40,7 @@ class Kernels(Builder):
         y = self.new(*x.shape[:-1], n)
         w, scale = self.matrix(self.label, weight.T)
         b = None if bias is None else self.vector(f"{self.label}.bias", bias)
-        tile = self.tuning.matmul_tile(x.rows, y.vec4s)
+        tile = self.tuning.matmul_tile(x.rows, y.vec4s, pair)
         self.emit(
             "gemm",
             [x, w, y, scale, b, vector, residual],
@@ -53,7 +54,7 @@ class Kernels(Builder):
                 "vector": vector is not None,
                 "residual": residual is not None,
                 "activation": activation,
-                **_tiled(tile),
+                **tile.options,
             },
             constants={
                 "M": x.rows,
@@ -65,7 +66,7 @@ class Kernels(Builder):
                 **({"ROWS": x.rows // vector.rows} if vector else {}),
             },
             flops=2 * x.rows * len(weight) * x.channels,
-            subgroup=tile.shares_rows,
+            together=_together(tile),
         )
         return y
 
@@ -89,7 +90,9 @@ class Kernels(Builder):
         width = (w * upsample + left + right - size) // stride + 1
         y = self.new(b, height, width, out)
         plain = size == 3 and stride == 1 and padding == [1, 1, 1, 1] and not self.int8
-        if plain and (m := self.tuning.winograd_tile(height * width * b, into, out)):
+        pixels, runs = b * height * width, RUNS.get(self.component, 1)
+        m = self.tuning.winograd_tile(pixels, into, out, item=self.item, runs=runs)
+        if plain and m:
             self._winograd(x, y, weight, bias, upsample, m, vector, residual)
             return y
         taps, scale = self.matrix(self.label, weight.permute(2, 3, 1, 0))
@@ -109,7 +112,7 @@ class Kernels(Builder):
                 "up": upsample,
                 "vector": vector is not None,
                 "residual": residual is not None,
-                **_tiled(tile),
+                **tile.options,
             },
             constants={
                 "H": h,
@@ -122,7 +125,7 @@ class Kernels(Builder):
                 "LEFT": left,
             },
             flops=2 * b * height * width * out * into * size * size,
-            subgroup=tile.shares_rows,
+            together=_together(tile, width),
         )
         return y
 
@@ -142,7 +145,7 @@ class Kernels(Builder):
         b, height, width, _ = y.shape
         across, planes = ceil_div(width, m), form.side**2
         tiles = b * ceil_div(height, m) * across
-        kernel = torch.from_numpy(transformed(weight.numpy(), m)).float()
+        kernel = torch.from_numpy(transformed(weight.float().numpy(), m))
         w, _ = self.matrix(f"{self.label}.winograd", kernel)
         v = self.vector(f"{self.label}.bias", bias)
         each = planes * max(x.vec4s, y.vec4s) * 4 * self.item
@@ -171,13 +174,13 @@ class Kernels(Builder):
                     ceil_div(count, tile.rows * tile.down),
                     planes,
                 ),
-                options={"form": "float", "planes": True, **_tiled(tile)},
+                options={"form": "float", "planes": True, **tile.options},
                 constants={
                     "M": count, "N4": y.vec4s, "K4": x.vec4s, "LDA": x.vec4s, "LDB": y.vec4s,
                     "LDC": y.vec4s,
                 },
                 flops=2 * planes * count * x.channels * y.channels,
-                subgroup=tile.shares_rows,
+                together=_together(tile),
             )  # fmt: skip
             self.emit(
                 "winograd_out",
@@ -192,199 +195,7 @@ class Kernels(Builder):
                 constants={**place, "OH": height, "OW": width, "N4": y.vec4s},
             )
 
-    def attend(self, q: Value, k: Value, v: Value, heads: int, causal: bool, form: str) -> Value:
-        """q [b, n, heads * d], k and v [b, m, heads * d]; the heads lie in the channels."""
-        (b, n, c), m = q.shape, k.shape[1]
-        d = c // heads
-        assert d % 4 == 0, "heads are whole vec4s"
-        y = self.new(b, n, c)
-        if form == "flash":
-            self._flash(q, k, v, y, heads)
-            return y
-        pitch = ceil_div(m, 4)  # vec4s from row to row of the scores
-        at_once = max(1, self.tuning.score_bytes // (n * pitch * 4 * self.item))
-        for first in range(0, b * heads, at_once):
-            count = min(at_once, b * heads - first)
-            scores = self.new(count * n, m)
-            place = {"HEADS": heads, "Z0": first, "M": n}
-            self._product(
-                [q, k, scores],
-                {"form": "rows", "heads": True},
-                {**place, "N": m, "N4": pitch, "K4": d // 4, "LDA": c // 4, "LDB": c // 4,
-                 "LDC": pitch, "A_BATCH": n * c // 4, "A_HEAD": d // 4, "B_BATCH": m * c // 4,
-                 "B_HEAD": d // 4, "C_HEAD": n * pitch, "SCALE": d**-0.5},
-                (n, pitch, count), 2 * count * n * m * d,
-            )  # fmt: skip
-            partial = form == "partial"
-            summary = self.new_bytes(count * n * 8) if partial else None
-            self.emit(
-                "softmax",
-                [scores, summary],
-                (n, count),
-                options={"summary": partial, "causal": causal, "threads": 64},
-                constants={"N": n, "M": m, "LD": pitch},
-                flops=4 * count * n * m,
-            )
-            self._product(
-                [scores, v, y, summary],
-                {"form": "columns", "heads": True, "softmax": partial, "causal": causal},
-                {**place, "K": m, "N4": d // 4, "K4": pitch, "LDA": pitch, "LDB": c // 4,
-                 "LDC": c // 4, "A_HEAD": n * pitch, "B_BATCH": m * c // 4, "B_HEAD": d // 4,
-                 "C_BATCH": n * c // 4, "C_HEAD": d // 4},
-                (n, d // 4, count), 2 * count * n * m * d,
-            )  # fmt: skip
-        return y
 
-    def _product(
-        self,
-        operands: list[Value | None],
-        options: dict[str, Any],
-        constants: dict[str, float],
-        size: tuple[int, int, int],
-        flops: int,
-    ) -> None:
-        rows, vec4s, count = size
-        tile = self.tuning.matmul_tile(rows, vec4s)
-        groups = (
-            ceil_div(vec4s, tile.across * tile.columns),
-            ceil_div(rows, tile.rows * tile.down),
-            count,
-        )
-        self.emit(
-            "gemm", operands, groups, options={**options, **_tiled(tile)}, constants=constants,
-            flops=flops, subgroup=tile.shares_rows,
-        )  # fmt: skip
-
-    def _flash(self, q: Value, k: Value, v: Value, y: Value, heads: int) -> None:
-        (b, n, c), m = q.shape, k.shape[1]
-        d = c // heads
-        threads, queries = 32, 2
-        self.emit(
-            "flash",
-            [q, k, v, y],
-            (ceil_div(n, threads * queries), b * heads),
-            options={"d4": d // 4, "threads": threads, "queries": queries, "block": 4},
-            constants={
-                "N": n, "M": m, "HEADS": heads, "LDQ": c // 4, "LDK": c // 4, "SCALE": d**-0.5,
-            },
-            flops=4 * b * heads * n * m * d,
-            subgroup=True,
-        )  # fmt: skip
-
-    def group_norm(
-        self,
-        x: Value | Joined,
-        weight: Tensor,
-        bias: Tensor,
-        groups: int,
-        epsilon: float,
-        silu: bool,
-    ) -> Value:
-        """One kernel for all of it; a joined tensor is read where its halves lie."""
-        if not self.tuning.fused_norm:
-            y = self._group_norm_naive(self.materialise(x), weight, bias, groups, epsilon)
-            return self.elementwise("silu", y) if silu else y
-        y = self.new(*x.shape)
-        parts = [x.first, x.second] if isinstance(x, Joined) else [x]
-        size = y.channels // groups
-        wide = all(n % 4 == 0 for n in (size, *(part.channels for part in parts)))
-        unit = 4 if wide else 1  # what the kernel counts in
-        pixels = math.prod(y.shape[1:-1])
-        constants: dict[str, float] = {
-            "PIXELS": pixels,
-            "C": y.channels // unit,
-            "GROUP": size // unit,
-            "LD": y.vec4s * 4 // unit,
-            "EPSILON": epsilon,
-        }
-        if len(parts) > 1:
-            constants["FIRST"] = parts[0].channels // unit
-            constants["LDA"], constants["LDB"] = (part.vec4s * 4 // unit for part in parts)
-        self.emit(
-            "group_norm",
-            [
-                *parts,
-                self.vector(f"{self.label}.weight", weight),
-                self.vector(f"{self.label}.bias", bias),
-                y,
-            ],
-            (groups, y.shape[0]),
-            options={"wide": wide, "join": len(parts) > 1, "silu": silu, "threads": 128},
-            constants=constants,
-            flops=10 * y.rows * y.channels,
-        )
-        return y
-
-    def _group_norm_naive(
-        self, x: Value, weight: Tensor, bias: Tensor, groups: int, epsilon: float
-    ) -> Value:
-        y = self.new(*x.shape)
-        b, width = x.shape[0], x.vec4s * 4
-        means, factors = (self.new_bytes(4 * b * groups) for _ in range(2))
-        sizes = {
-            "PIXELS": math.prod(x.shape[1:-1]),
-            "GROUPS": groups,
-            "GROUP": x.channels // groups,
-            "LD": width,
-        }
-        affine = [
-            self.vector(f"{self.label}.{n}", t) for n, t in (("weight", weight), ("bias", bias))
-        ]
-        steps: dict[str, tuple[list[Value | Weight | None], dict[str, float]]] = {
-            "mean": ([x, means], {}),
-            "variance": ([x, means, factors], {"EPSILON": epsilon}),
-            "apply": ([x, means, factors, *affine, y], {"COUNT": x.rows * width}),
-        }
-        for step, (operands, more) in steps.items():
-            spread = self.spread(ceil_div(x.rows * width, 64)) if step == "apply" else (groups, b)
-            self.emit(
-                "group_norm_naive",
-                operands,
-                spread,
-                options={"step": step, "threads": 128},
-                constants={**sizes, **more},
-                flops=3 * x.rows * x.channels,
-            )
-        return y
-
-    def joined(self, first: Value, second: Value) -> Joined:
-        return Joined(first, second)
-
-    def elementwise(self, op: str, x: Value, y: Value | None = None) -> Value:
-        """An activation of x, or its sum or product with y; y may hold one row for many."""
-        result = self.new(*x.shape)
-        rows = 0 if y is None or y.rows == x.rows else x.rows // y.rows
-        count = x.rows * x.vec4s
-        self.emit(
-            "elementwise",
-            [x, y, result],
-            self.spread(ceil_div(count, 64)),
-            options={"op": op},
-            constants={"COUNT": count} | ({"ROWS": rows, "C4": x.vec4s} if op == "add" else {}),
-        )
-        return result
-
-    def materialise(self, x: Value | Joined) -> Value:
-        """Two tensors copied side by side, where what comes next cannot read them apart."""
-        if isinstance(x, Value):
-            return x
-        assert x.first.channels % 4 == 0, "the first of two joined tensors fills its vec4s"
-        y = self.new(*x.shape)
-        offset = 0
-        for part in (x.first, x.second):
-            count = part.rows * part.vec4s
-            self.emit(
-                "elementwise",
-                [part, y],
-                self.spread(ceil_div(count, 64)),
-                options={"op": "copy"},
-                constants={
-                    "COUNT": count, "C4": part.vec4s, "LD": y.vec4s, "OFFSET": offset,
-                },
-            )  # fmt: skip
-            offset += part.vec4s
-        return y
-
-
-def _tiled(tile: Any) -> dict[str, int]:
-    return {"tm": tile.rows, "tn": tile.columns, "wx": tile.across, "wy": tile.down}
+def _together(tile: Tile, run: int = 16) -> dict[str, int] | None:
+    form = tile.together(run)
+    return None if form is None else form.options

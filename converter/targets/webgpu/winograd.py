@@ -78,11 +78,12 @@ def winograd(tile: int) -> Winograd:
     return Winograd(tile, *(np.array(m, dtype=np.float64) for m in (a, g, b)))
 
 
-def transformed(weight: NDArray[np.floating], tile: int) -> NDArray[np.float64]:
-    """[out, in, 3, 3] to [(m + 2)^2, in, out]."""
+def transformed(weight: NDArray[np.floating], tile: int) -> NDArray[np.floating]:
+    """[out, in, 3, 3] to [(m + 2)^2, in, out], in the precision of the weight."""
     w = winograd(tile)
-    spread = np.einsum("ik,ockl,jl->ijco", w.g, weight.astype(np.float64), w.g)
-    return spread.reshape(w.side**2, *spread.shape[2:])
+    taps = weight.transpose(2, 3, 1, 0).reshape(KERNEL**2, -1)  # [9, in * out]
+    spread = np.kron(w.g, w.g).astype(weight.dtype) @ taps
+    return spread.reshape(w.side**2, weight.shape[1], weight.shape[0])
 
 
 def _values(size: int, points: list[Fraction]) -> Matrix:
