@@ -44,11 +44,16 @@ class Adapter:
 
 
 def adapters() -> list[Adapter]:
-    """Every usable GPU, the likeliest first."""
+    """Every usable GPU, the likeliest first; of one kind, those that can run every package."""
     with silenced():
         found = [_described(gpu) for gpu in wgpu.gpu.enumerate_adapters_sync()]
     usable = [adapter for adapter in found if adapter.backend in BACKENDS]
-    return sorted(usable, key=lambda a: KINDS.index(a.kind) if a.kind in KINDS else len(KINDS))
+    return sorted(usable, key=_rank)
+
+
+def _rank(adapter: Adapter) -> tuple[int, bool]:
+    kind = KINDS.index(adapter.kind) if adapter.kind in KINDS else len(KINDS)
+    return kind, "shader-f16" not in adapter.features
 
 
 def choose(wanted: str | None = None) -> Adapter:
