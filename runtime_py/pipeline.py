@@ -96,15 +96,13 @@ def generate(
     started = time.perf_counter()
     prompts = [request.negative_prompt, request.prompt][_skip_unconditional(request) :]
     tokens = [tokenizer_of(package)(prompt) for prompt in prompts]
-    embedding = run_component(
-        engine, package, "text_encoder", tokens=np.stack([t.ids for t in tokens])
-    )
+    embedding = _answer(engine, package, "text_encoder", tokens=np.stack([t.ids for t in tokens]))
     yield from _finish(engine, request, "text_encoder", started)
 
     if request.image is not None:
         started = time.perf_counter()
         picture = pictures.to_network(pictures.fit(request.image, height, width))[None]
-        known = run_component(engine, package, "vae_encoder", picture=picture)
+        known = _answer(engine, package, "vae_encoder", picture=picture)
         yield from _finish(engine, request, "vae_encoder", started)
         if request.mask is not None:
             mask = pictures.to_latent_mask(request.mask, height, width, manifest.picture.shrink)
@@ -124,7 +122,7 @@ def generate(
         engine.unload("unet")
 
     started = time.perf_counter()
-    decoded = pictures.from_network(run_component(engine, package, "vae_decoder", latent=latents))
+    decoded = pictures.from_network(_answer(engine, package, "vae_decoder", latent=latents))
     if request.image is not None and request.mask is not None:
         decoded = pictures.paste_outside(decoded, request.image, request.mask)
     yield from _finish(engine, request, "vae_decoder", started)
@@ -170,7 +168,7 @@ def _denoise(
 ) -> Array:
     """The UNet's answer for all seeds, guidance done. latents [seeds, 4, h, w]"""
     seeds, prompts = len(latents), len(embedding)
-    answer = run_component(
+    answer = _answer(
         engine,
         package,
         "unet",
@@ -182,6 +180,17 @@ def _denoise(
         return answer
     unconditional, conditional = np.split(answer, 2)
     return guided(conditional, unconditional, scale)
+
+
+def _answer(engine: Engine, package: Package, component: str, **inputs: Array) -> Floats:
+    """`run_component`, and no picture is made of what no longer are numbers."""
+    values = run_component(engine, package, component, **inputs)
+    if not np.isfinite(values).all():
+        raise PocketSDError(
+            f"{component} gave values that are no numbers (NaN or infinite)",
+            mend="convert with --precision fp32; if it is that already, the GPU or driver fails",
+        )
+    return values
 
 
 def run_component(engine: Engine, package: Package, component: str, **inputs: Array) -> Floats:

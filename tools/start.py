@@ -65,13 +65,14 @@ def test(arguments: list[str]) -> None:
 
 def stand_ins() -> dict[str, str]:
     """What the tests run on for want of a phone: a Vulkan driver (the one that the environment
-    names, else Mesa's) and Chrome's shader compiler."""
+    names, else Mesa's), a second one without f16, and Chrome's shader compiler."""
     import dawn
     import software_gpu
 
     found: dict[str, str] = {}
     for what, prepare in {
         "software GPU": lambda: software_gpu.prepare(VENV / "software-gpu"),
+        "SwiftShader": lambda: software_gpu.prepare_swiftshader(VENV / "software-gpu/swiftshader"),
         "Dawn": lambda: dawn.prepare(VENV / "dawn", PYTHON),
     }.items():
         try:

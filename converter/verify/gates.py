@@ -1,9 +1,13 @@
-"""How close a package has to come to its source, by what it stores. In dB, at the worst sample."""
+"""How close a package has to come to its source, by what it stores and where it runs.
+
+Keys are (precision, place); the place is a target, an accelerator, or "*" for any, in this order.
+"""
 
 from __future__ import annotations
 
-#: (precision, accelerator); an accelerator of "*" stands for any.
+#: dB, at the worst sample.
 COMPONENT: dict[tuple[str, str], float] = {
+    ("fp32", "webgpu"): 90,
     ("fp32", "cpu"): 90,
     ("fp32", "gpu"): 80,
     ("fp16", "*"): 40,
@@ -13,12 +17,18 @@ COMPONENT: dict[tuple[str, str], float] = {
     ("int8-weights", "*"): 45,
     ("w8a8", "*"): 15,
 }
-#: Of the finished picture; twenty steps amplify what one evaluation got wrong.
+#: dB of the finished picture; twenty steps amplify what one evaluation got wrong.
 PICTURE: dict[tuple[str, str], float] = {
     ("fp32", "*"): 45,
     ("fp16", "*"): 35,
 }
+#: Points that the prompt score may be below the source's, on the same prompts and seeds.
+SCORE: dict[tuple[str, str], float] = {
+    ("fp32", "*"): 1,
+    ("fp16", "*"): 1,
+}
 
 
-def gate(table: dict[tuple[str, str], float], precision: str, accelerator: str) -> float | None:
-    return table.get((precision, accelerator), table.get((precision, "*")))
+def gate(table: dict[tuple[str, str], float], precision: str, *places: str) -> float | None:
+    found = (table.get((precision, place)) for place in (*places, "*"))
+    return next((value for value in found if value is not None), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from converter.graph import export
 from converter.targets.torch.engine import module_of
 from converter.verify import ranges
+from converter.verify.gates import SCORE, gate
 from converter.verify.verify import (
     Figure,
     Report,
@@ -20,23 +22,27 @@ from converter.verify.verify import (
     reference,
 )
 from runtime_py.engines import Array, Engine, open_engine
+from runtime_py.errors import PocketSDError
 from runtime_py.package import Package
 from runtime_py.pipeline import Request, draw, in_slices
 from runtime_py.prompt_score.prompts import held_out_prompts
 from runtime_py.prompt_score.score import examine
 from runtime_py.recording import Recording, record
 
-#: What the engines of a target can be told to run on.
-ACCELERATORS: dict[str, tuple[str, ...]] = {"litert": ("cpu", "gpu")}
+#: What the packages of a target can run on.
+ACCELERATORS: dict[str, tuple[str, ...]] = {"litert": ("cpu", "gpu"), "webgpu": ("gpu",)}
 Announce = Callable[[str], None]
 
 
-def stage_count(package: Package, accelerators: Sequence[str], pictures: int, **_: Any) -> int:
-    each = len(package.manifest.components) + pictures
+def stage_count(
+    package: Package, accelerators: Sequence[str], pictures: int, score: int, **_: Any
+) -> int:
+    each = len(package.manifest.components) + pictures + score
     return (
         1
         + max(pictures, 1)
         + len(package.manifest.components)
+        + score
         + each * len(_wanted(package, accelerators))
     )
 
@@ -47,6 +53,7 @@ def verify(
     prompts: Sequence[str],
     *,
     accelerators: Sequence[str],
+    adapter: str | None,
     pictures: int,
     per_picture: int,
     guidance_scale: float,
@@ -55,6 +62,10 @@ def verify(
     announce: Announce,
 ) -> Report:
     report = Report()
+    if bisect and package.manifest.target != "litert":
+        raise PocketSDError("--bisect is for litert packages", where=package.path)
+    for where in _wanted(package, accelerators):
+        _open(package, where, adapter).close()  # what cannot be is said before the work begins
     with reference(source_path, package, announce) as source:
         original = open_reference(source)
         name, _, steps = package.manifest.default_sampler.partition("/")
@@ -71,24 +82,31 @@ def verify(
             advance=lambda prompt: announce(f"drawing with the source: {prompt}"),
         )
         check_ranges(report, package, source, recording, announce)
+        due = None
+        if score:
+            due = _exam(source, original, "source", table, score, guidance_scale, announce)
+            report.figures.append(due)
         for where in _wanted(package, accelerators):
-            engine = open_engine(package, accelerator=where)
+            engine = _open(package, where, adapter)
             report.figures += compare_components(package, engine, where or "", recording, announce)
+            _report_adapter(report, engine, where or "")
             _report_delegation(report, engine)
             if bisect and where == "gpu":
                 _bisect_failures(report, package, engine, recording, announce)
-            if pictures:
-                engines = (engine, original)
-                report.figures.append(
-                    compare_pictures(
+            try:
+                if pictures:
+                    engines = (engine, original)
+                    figure = compare_pictures(
                         package, source, where or "", engines, shown, guidance_scale, announce
                     )
-                )
-            if score:
-                announce(f"exam on {where}")
-                report.figures.append(
-                    _exam(package, engine, where or "", table, score, guidance_scale)
-                )
+                    report.figures.append(figure)
+                if due:
+                    figure = _exam(
+                        package, engine, where or "", table, score, guidance_scale, announce
+                    )
+                    report.figures.append(_judged(package, figure, due))
+            except PocketSDError as error:  # numbers that are none: no picture to compare
+                report.failures.append(f"{where}: {error}")
             engine.close()
         original.close()
     return report
@@ -116,7 +134,8 @@ def check_ranges(
         if sums:
             report.notes.append(
                 f"{component.name}: sums in {len(sums)} layers pass fp16's end ({sums[0]}, ...);"
-                " the delegate adds up in fp32, a runtime that does not would fail there"
+                " LiteRT's delegate and our kernels add up in fp32, a runtime that does not"
+                " would fail there"
             )
 
 
@@ -135,6 +154,22 @@ def _wanted(package: Package, accelerators: Sequence[str]) -> Sequence[str | Non
     of_target = ACCELERATORS.get(package.manifest.target, (None,))
     runs_on = {str(c.config.get("runs_on", "")) for c in package.manifest.components}
     return tuple(w for w in of_target if w is None or all(not r or w.upper() in r for r in runs_on))
+
+
+def _open(package: Package, where: str | None, adapter: str | None) -> Engine:
+    target = package.manifest.target
+    if where not in ACCELERATORS.get(target, (None,)):
+        have = ", ".join(ACCELERATORS.get(target, ())) or "its engine only"
+        raise PocketSDError(f"no accelerator {where!r} ({target} runs on {have})")
+    if target == "webgpu":  # a GPU is all it has: which one is the question
+        where = None
+    return open_engine(package, accelerator=where, adapter=adapter)
+
+
+def _report_adapter(report: Report, engine: Engine, where: str) -> None:
+    if adapter := getattr(engine, "adapter", None):
+        report.adapters[where] = str(adapter)
+        report.notes.append(f"{where}: {adapter}")
 
 
 def _report_delegation(report: Report, engine: Engine) -> None:
@@ -169,11 +204,25 @@ def _bisect_failures(
 
 
 def _exam(
-    package: Package, engine: Engine, where: str, table: Any, count: int, guidance: float
+    package: Package,
+    engine: Engine,
+    where: str,
+    table: Any,
+    count: int,
+    guidance: float,
+    announce: Announce,
 ) -> Figure:
     def paint(text: str, seed: int) -> Array:
+        announce(f"exam on {where}: {text}")
         request = Request(text, seeds=(seed,), guidance_scale=guidance)
         return draw(engine, package, table, request).pictures[0]
 
-    shares = examine(held_out_prompts(count), paint)
-    return Figure("prompts obeyed", where, 100 * shares["colour and shape"], None, "%")
+    found = examine(held_out_prompts(count), paint)
+    return Figure("prompts obeyed", where, 100 * found["colour and shape"], None, "%")
+
+
+def _judged(package: Package, figure: Figure, source: Figure) -> Figure:
+    """The score with its gate: so many points below the source's."""
+    manifest = package.manifest
+    allowed = gate(SCORE, manifest.precision, manifest.target, figure.where)
+    return replace(figure, gate=None if allowed is None else source.value - allowed)

@@ -28,7 +28,7 @@ class Figure:
     """One measurement; `gate` is what it must reach, if anything."""
 
     what: str
-    where: str  # cpu, gpu, or the name of the engine
+    where: str  # cpu, gpu or source
     value: float
     gate: float | None
     unit: str = "dB"
@@ -40,7 +40,7 @@ class Figure:
     def line(self) -> str:
         verdict = "" if self.gate is None else f"  (at least {self.gate:g}) "
         verdict += "" if self.gate is None else "ok" if self.passed else "FAILED"
-        return f"{self.what:<22} {self.where:<5} {self.value:8.1f} {self.unit}{verdict}"
+        return f"{self.what:<22} {self.where:<6} {self.value:8.1f} {self.unit}{verdict}"
 
 
 @dataclass
@@ -48,6 +48,7 @@ class Report:
     figures: list[Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    adapters: dict[str, str] = field(default_factory=dict)  # where: the GPU's name
 
     @property
     def passed(self) -> bool:
@@ -55,9 +56,8 @@ class Report:
 
     def quality(self) -> dict[str, Any]:
         """For the manifest."""
-        return {f"{f.what} on {f.where}": f"{f.value:.1f} {f.unit}" for f in self.figures} | {
-            "verified": self.passed
-        }
+        figures = {f"{f.what} on {f.where}": f"{f.value:.1f} {f.unit}" for f in self.figures}
+        return {**figures, **self.adapters, "verified": self.passed}
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def compare_components(
 ) -> list[Figure]:
     """Each component on every recorded input; the worst sample counts."""
     figures = []
-    wanted = gate(COMPONENT, package.manifest.precision, where)
+    wanted = gate(COMPONENT, package.manifest.precision, package.manifest.target, where)
     for component in package.manifest.components:
         announce(f"{component.name} on {where}")
         samples = recording.of(component.name)
@@ -129,7 +129,7 @@ def compare_pictures(
         mine = draw(engines[0], package, table, request).pictures[0]
         theirs = draw(engines[1], source, table, request).pictures[0]
         worst = min(worst, psnr(theirs, mine))
-    wanted = gate(PICTURE, package.manifest.precision, where)
+    wanted = gate(PICTURE, package.manifest.precision, package.manifest.target, where)
     return Figure("picture", where, min(worst, 999.0), wanted)
 
 

@@ -12,6 +12,7 @@ Examples:
   pocketsd verify tiny-sd.litert --source mobile_assets/tiny-sd
   pocketsd verify sd15.litert --source sd15.torch --accelerator cpu -p "an otter"
   pocketsd verify tiny-sd.litert --source tiny-sd.torch --score 50
+  pocketsd verify tiny-sd.webgpu --source mobile_assets/tiny-sd --adapter nvidia
 """
 PROMPTS = ("a photograph of an astronaut riding a horse", "a red cube on a white table")
 
@@ -30,6 +31,7 @@ PROMPTS = ("a photograph of an astronaut riding a horse", "a red cube on a white
     multiple=True,
     help="cpu or gpu; repeatable. [all the target has]",
 )
+@click.option("--adapter", help="Part of a GPU's name, for webgpu. [the likeliest GPU]")
 @click.option("-p", "--prompt", "prompts", multiple=True, help="What to draw; repeatable.")
 @click.option(
     "--pictures",
@@ -87,7 +89,7 @@ def command(package: Path, source: Path, as_json: bool, **options: Any) -> None:
         for note in report.notes:
             click.echo(note)
     missed = [
-        f"{f.what} on {f.where} {f.value:.1f} of {f.gate:g} dB"
+        f"{f.what} on {f.where} {f.value:.1f} of {f.gate:g} {f.unit}"
         for f in report.figures
         if not f.passed
     ]

@@ -10,6 +10,7 @@ import wgpu
 
 from runtime_py.errors import PocketSDError
 from runtime_py.native_output import silenced
+from runtime_py.webgpu.failures import SMALLER
 from runtime_py.webgpu.plan import Plan
 
 #: Not OpenGL: its limits are below what a UNet needs.
@@ -44,11 +45,16 @@ class Adapter:
 
 
 def adapters() -> list[Adapter]:
-    """Every usable GPU, the likeliest first."""
+    """Every usable GPU, the likeliest first; of one kind, those that can run every package."""
     with silenced():
         found = [_described(gpu) for gpu in wgpu.gpu.enumerate_adapters_sync()]
     usable = [adapter for adapter in found if adapter.backend in BACKENDS]
-    return sorted(usable, key=lambda a: KINDS.index(a.kind) if a.kind in KINDS else len(KINDS))
+    return sorted(usable, key=_rank)
+
+
+def _rank(adapter: Adapter) -> tuple[int, bool]:
+    kind = KINDS.index(adapter.kind) if adapter.kind in KINDS else len(KINDS)
+    return kind, "shader-f16" not in adapter.features
 
 
 def choose(wanted: str | None = None) -> Adapter:
@@ -80,18 +86,25 @@ def check(adapter: Adapter, plan: Plan) -> None:
             raise PocketSDError(
                 f"{plan.component} needs {needed / 2**20:.0f} MiB in {what}, {adapter.name} allows"
                 f" {adapter.limit(limit) / 2**20:.0f} ({limit})",
-                mend="convert at a smaller --height and --width, with --batch-cfg 1, or in fp16",
+                mend=SMALLER,
             )
 
 
 def open_device(adapter: Adapter, features: set[str]) -> Any:
     """A device with all the memory the adapter offers and those features it has."""
     limits = ("max-storage-buffer-binding-size", "max-buffer-size")
-    with silenced():
-        return adapter.gpu.request_device_sync(
-            required_features=sorted(features & adapter.features),
-            required_limits={name: adapter.limit(name) for name in limits},
-        )
+    try:
+        with silenced():
+            return adapter.gpu.request_device_sync(
+                required_features=sorted(features & adapter.features),
+                required_limits={name: adapter.limit(name) for name in limits},
+            )
+    except (wgpu.GPUError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        raise PocketSDError(
+            f"{adapter.name} cannot be opened: {said[:400]}",
+            mend="close what else uses the GPU, or take another --adapter",
+        ) from error
 
 
 def _described(gpu: Any) -> Adapter:

@@ -13,6 +13,7 @@ from safetensors import safe_open
 
 from runtime_py.engines import Array
 from runtime_py.errors import PocketSDError
+from runtime_py.webgpu.failures import explained, watched
 from runtime_py.webgpu.plan import NUMBERS, Dispatch, Plan
 from runtime_py.webgpu.subgroups import shares_rows
 
@@ -48,7 +49,7 @@ class Executor:
     ) -> None:
         self.device, self.plan, self.subgroups = device, plan, subgroups
         shared = {} if pool is None else pool
-        with _explained(plan):
+        with explained(plan):
             known = {name: shared.get((name, size)) for name, size in plan.weights.items()}
             known.pop(NUMBERS, None)  # every plan has its own
             self._buffers = {
@@ -61,7 +62,7 @@ class Executor:
             self._commands = list(self._prepare())
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        with _explained(self.plan):
+        with watched(self.plan):
             self._write(inputs)
             for group in _portions(self.plan.dispatches):
                 encoder = self.device.create_command_encoder()
@@ -75,7 +76,7 @@ class Executor:
     def profile(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[Timing]]:
         """A run with the time of every dispatch; slower, as each has a pass of its own."""
         count = len(self.plan.dispatches)
-        with _explained(self.plan):
+        with watched(self.plan):
             queries = self.device.create_query_set(type="timestamp", count=2 * count)
             times = self.device.create_buffer(
                 size=16 * count, usage=wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
@@ -191,12 +192,14 @@ class Executor:
             self.device.queue.write_buffer(self._buffers[port.buffer], 0, values)
 
     def _read(self) -> dict[str, Array]:
-        return {
+        outputs = {
             name: np.frombuffer(
                 self.device.queue.read_buffer(self._buffers[port.buffer]), port.dtype
             ).reshape(port.shape)
             for name, port in self.plan.outputs.items()
         }
+        self.device.create_command_encoder().finish()  # raises if the GPU was lost meanwhile
+        return outputs
 
 
 def _usage(name: str) -> int:
@@ -212,23 +215,3 @@ def _portions(dispatches: Sequence[Dispatch]) -> Iterator[range]:
             begin, work = index + 1, 0
     if begin < len(dispatches):
         yield range(begin, len(dispatches))
-
-
-class _explained:  # noqa: N801  reads as what it does
-    """What wgpu raises, as one line that says what to do."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, wgpu.GPUOutOfMemoryError):
-            total = sum(self.plan.sizes.values()) / 2**20
-            raise PocketSDError(
-                f"no memory left on the GPU for the {total:.0f} MiB of {self.plan.component}",
-                mend="--low-memory, fp16 or int8, or a smaller picture",
-            ) from None
-        if isinstance(error, wgpu.GPUError):
-            first = " ".join(str(error).split())[:400]
-            raise PocketSDError(f"the GPU refused {self.plan.component}: {first}") from error

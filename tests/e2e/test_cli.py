@@ -21,9 +21,12 @@ POCKETSD = Path(sys.executable).parent / "pocketsd"
 PROMPT = "a red circle on a white background"
 
 
-def pocketsd(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def pocketsd(
+    *arguments: object, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     command = [str(a) for a in (POCKETSD, *arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+    shown = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=shown, timeout=300)
 
 
 @pytest.fixture(scope="module")

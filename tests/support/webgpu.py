@@ -6,6 +6,7 @@ import os
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from runtime_py.package import TensorSpec
 from runtime_py.webgpu.adapters import adapters, choose, open_device
 from runtime_py.webgpu.executor import Executor
 from runtime_py.webgpu.plan import Plan, check_plan
-from tests.support.gpu import vulkan_driver
+from tests.support.gpu import both_drivers, vulkan_driver
 
 needs_webgpu = pytest.mark.skipif(
     not vulkan_driver(), reason="no Vulkan driver; tools/software_gpu.py fetches one"
@@ -33,9 +34,16 @@ ACTIVATIONS = {"attention": 3, "join": 2}
 ADAPTER = os.environ.get("POCKETSD_TEST_ADAPTER")
 
 
+# wgpu looks which drivers there are once: it shall know SwiftShader from the start. Others, which
+# would take SwiftShader where both are shown, look later and see what they always see.
+if vulkan_driver():
+    with patch.dict(os.environ, both_drivers()):
+        adapters()
+
+
 @cache
-def device() -> Any:
-    return open_device(choose(ADAPTER), {"shader-f16", "subgroup", "timestamp-query"})
+def device(adapter: str | None = ADAPTER) -> Any:
+    return open_device(choose(adapter), {"shader-f16", "subgroup", "timestamp-query"})
 
 
 def has_f16() -> bool:
@@ -66,11 +74,11 @@ def run_op(
     *,
     int8: bool = False,
     tuning: Tuning | None = None,
-    subgroups: bool = True,
+    **how: Any,
 ) -> NDArray[Any]:
     count = ACTIVATIONS.get(op.name, 1)
     return run_module(
-        Alone(op, arguments[count:]), arguments[:count], arithmetic, folder, int8, tuning, subgroups
+        Alone(op, arguments[count:]), arguments[:count], arithmetic, folder, int8, tuning, **how
     )
 
 
@@ -81,11 +89,13 @@ def run_module(
     folder: Path,
     int8: bool = False,
     tuning: Tuning | None = None,
+    *,
     subgroups: bool = True,
+    adapter: str | None = ADAPTER,
 ) -> NDArray[Any]:
     plan, weights = lowered(module, inputs, arithmetic, int8, tuning)
     save_file(weights, folder / "weights.safetensors")
-    executor = Executor(device(), plan, folder / "weights.safetensors", subgroups=subgroups)
+    executor = Executor(device(adapter), plan, folder / "weights.safetensors", subgroups=subgroups)
     y = executor.run({f"x{i}": x.numpy() for i, x in enumerate(inputs)})["y"]
     executor.close()
     return y
