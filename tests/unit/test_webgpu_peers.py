@@ -18,7 +18,9 @@ DIED = Outcome(died="dies (signal 11, Segmentation fault)")
 
 
 def row(key: str, *times: list[float] | None) -> Row:
-    rounds = [Outcome(t, peak_bytes=2_000_000) if t else DIED for t in times]
+    """Its processors are busy for half of the time."""
+    seen = [t and {"seconds": t, "busy": [n / 2 for n in t]} for t in times]
+    rounds = [Outcome(value, peak_bytes=2_000_000) if value else DIED for value in seen]
     return Row(key, Outcome(FACTS), rounds)
 
 
@@ -39,7 +41,8 @@ def test_a_machine_that_slows_down_changes_no_ratio() -> None:
     theirs = row("ncnn", [2.0], [8.0])
     mine, other = table([ours, theirs], ADAPTER).splitlines()[2:]
     assert mine == (
-        f"| {PEERS[OURS].label} | 2.500 (1.000 to 4.000) | 1.00 (1.00 to 1.00) | 7 | 0 | 55.2 | 2"
+        f"| {PEERS[OURS].label} | 2.500 (1.000 to 4.000) | 1.00 (1.00 to 1.00)"
+        " | 1.00 (1.00 to 1.00) | 7 | 0 | 55.2 | 2"
         " | GPU |"
     )
     assert "| 2.00 (2.00 to 2.00) |" in other

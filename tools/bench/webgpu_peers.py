@@ -23,7 +23,7 @@ import click
 
 from runtime_py.errors import PocketSDError
 from tools.bench.child import Outcome, in_child
-from tools.bench.peers_runtimes import OURS, PEERS, ask, convert, measure
+from tools.bench.peers_runtimes import CONVERTED, OURS, PEERS, ask, convert, measure
 from tools.bench.peers_subject import WIDTHS, Subject, prepare
 
 PACKAGES = ("wgpu", "ai-edge-litert", "onnxruntime-webgpu", "ncnn", "pnnx", "torch", "diffusers")
@@ -57,10 +57,9 @@ class Row:
             return self.facts.died
         return next((outcome.died for outcome in self.rounds), "it was not run")
 
-    @property
-    def timed(self) -> list[float | None]:
-        """A round's median, in seconds."""
-        return [statistics.median(o.value) if o.value else None for o in self.rounds]
+    def timed(self, what: str = "seconds") -> list[float | None]:
+        """A round's median; with "busy", of the time of all processors together."""
+        return [statistics.median(o.value[what]) if o.value else None for o in self.rounds]
 
 
 # --- The comparison, step by step ---------------------------------------------------------------
@@ -94,12 +93,11 @@ class Comparison:
     rounds: int
     runs: int
     timeout: float
+    reuse: bool = False
 
     def run(self) -> None:
         self.progress = Progress(1 + len(self.rows) * (2 + self.rounds))
-        prepared = self._child("weights, inputs, torch's own answer", prepare)
-        if prepared.died:
-            raise PocketSDError(f"torch {prepared.died}")
+        self._prepare()
         for row in self.rows:
             self._ask(row)
         for number in range(1, self.rounds + 1):
@@ -108,13 +106,30 @@ class Comparison:
                 what = f"round {number} of {self.rounds}: {row.label}"
                 row.rounds.append(self._child(what, measure, row.key, self.adapter, self.runs))
 
+    def _prepare(self) -> None:
+        made = self.subject.folder / "subject.json"
+        wanted = json.dumps({**asdict(self.subject), "folder": ""})
+        self.reuse = self.reuse and made.exists()
+        if self.reuse:
+            if made.read_text() != wanted:
+                raise PocketSDError("made at other sizes", where=self.subject.folder)
+            self.progress.step("weights, inputs and answer from before")
+            return
+        prepared = self._child("weights, inputs, torch's own answer", prepare)
+        if prepared.died:
+            raise PocketSDError(f"torch: {prepared.died}")
+        made.write_text(wanted)
+
     def _ask(self, row: Row) -> None:
         missing = [name for name in PEERS[row.key].needs if find_spec(name) is None]
         if missing:
             row.facts = Outcome(died=f"is not installed ({', '.join(missing)})")
             self.progress.skip(2 + self.rounds)
             return
-        row.facts = self._child(f"converting for {row.label}", convert, row.key)
+        if self.reuse and (self.subject.folder / row.key / CONVERTED).exists():
+            self.progress.step(f"converted before: {row.label}")
+        else:
+            row.facts = self._child(f"converting for {row.label}", convert, row.key)
         if row.facts.died:
             self.progress.skip(1 + self.rounds)
             return
@@ -149,25 +164,29 @@ def spread(values: Sequence[float], form: str = ".2f") -> str:
     return f"{middle:{form}} ({least:{form}} to {most:{form}})"
 
 
-HEAD = ("", "time, s", "to ours", "kernels", "off the GPU", "dB", "peak MB", "adapter it names")
+HEAD = (
+    "", "time, s", "to ours", "CPU time to ours", "kernels", "off the GPU", "dB", "peak MB",
+    "adapter it names",
+)  # fmt: skip
 
 
 def table(rows: Sequence[Row], adapter: str) -> str:
     """A row for each that ran, and a line for each that did not."""
-    ours = next((row.timed for row in rows if row.key == OURS), [])
+    ours = next(row for row in rows if row.key == OURS)
     lines = [HEAD, ("---", *["---:"] * (len(HEAD) - 2), "---")]
     lines += [_cells(row, ours, adapter) for row in rows if not row.failure]
     failures = [f"{row.label}: {row.failure}" for row in rows if row.failure]
     return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), *failures])
 
 
-def _cells(row: Row, ours: Sequence[float | None], adapter: str) -> tuple[str, ...]:
+def _cells(row: Row, ours: Row, adapter: str) -> tuple[str, ...]:
     facts = row.facts.value
     elsewhere = "" if facts["adapter"] in adapter else " (another GPU, no ratio counts)"
     return (
         row.label,
-        spread([t for t in row.timed if t is not None], ".3f"),
-        spread(ratios(row.timed, ours)),
+        spread([t for t in row.timed() if t is not None], ".3f"),
+        spread(ratios(row.timed(), ours.timed())),
+        spread(ratios(row.timed("busy"), ours.timed("busy"))),
         facts["kernels"],
         facts["off_gpu"],
         f"{facts['psnr']:.1f}",
@@ -184,13 +203,12 @@ def heading(subject: Subject, adapter: str) -> str:
     )
 
 
-def notes() -> str:
-    return (
-        "Ratios are of times in the same round: median, and from least to most. dB: peak"
-        " signal-to-noise ratio against PyTorch in fp32.\nPeak: of the process while it runs; on a"
-        " GPU with memory of its own it leaves that memory out.\nTimes are of this host and this"
-        f" adapter, and of no phone. {', '.join(_versions())}"
-    )
+NOTES = """\
+Ratios are of times in the same round: median, and from least to most.
+CPU time: of all processors; on a GPU in software that is its work, whatever else the machine does.
+dB: peak signal-to-noise ratio against PyTorch in fp32.
+Peak: of the process while it runs; on a GPU with memory of its own it leaves that memory out.
+Times are of this host and this adapter, and of no phone."""
 
 
 def _versions() -> Iterator[str]:
@@ -224,6 +242,7 @@ def _working_folder(folder: Path | None) -> Iterator[Path]:
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="In a round.")
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds for any one step.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Keep the models here.")
+@click.option("--reuse", is_flag=True, help="Take the models that --folder has already.")
 @click.option("--json", "report", type=click.Path(path_type=Path), help="Write all that was seen.")
 def main(
     block: bool,
@@ -238,6 +257,7 @@ def main(
     runs: int,
     timeout: float,
     folder: Path | None,
+    reuse: bool,
     report: Path | None,
 ) -> None:
     """Compare our WebGPU plans with LiteRT's delegate, onnxruntime and ncnn on one GPU."""
@@ -254,8 +274,8 @@ def main(
         subject = Subject(work, component or "block", WIDTHS[size], latent, batch, precision)
         rows = [Row(key) for key in PEERS if not peers or key in (OURS, *peers)]
         click.echo(heading(subject, chosen))
-        Comparison(subject, chosen, rows, rounds, runs, timeout).run()
-    click.echo(f"{table(rows, chosen)}\n\n{notes()}")
+        Comparison(subject, chosen, rows, rounds, runs, timeout, reuse).run()
+    click.echo(f"{table(rows, chosen)}\n\n{NOTES}\n{', '.join(_versions())}")
     if report:
         everything = {"adapter": chosen, "subject": {**asdict(subject), "folder": str(work)}}
         everything["rows"] = [{"label": row.label, **asdict(row)} for row in rows]
