@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from runtime_py.errors import PocketSDError
+from tools.bench import webgpu_peers
 from tools.bench.child import Outcome
 from tools.bench.peers_runtimes import OURS, PEERS, profiled
-from tools.bench.webgpu_peers import Row, main, ratios, spread, table
+from tools.bench.peers_subject import Subject
+from tools.bench.webgpu_peers import Comparison, Row, main, ratios, spread, table
 
 FACTS = {"psnr": 55.25, "kernels": "7", "off_gpu": "0", "adapter": "GPU"}
 ADAPTER = "GPU (DiscreteGPU, Vulkan, driver)"
@@ -58,6 +60,27 @@ def test_a_failure_is_a_line_and_ends_nothing() -> None:
         "onnxruntime: is not installed (onnxruntime)",
         "LiteRT's delegate: dies (signal 11, Segmentation fault)",
     ]
+
+
+def test_all_that_can_take_turns_in_every_round(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured: list[str] = []
+
+    def child(function: object, subject: Subject, *arguments: object, timeout: float) -> Outcome:
+        if function is webgpu_peers.measure:
+            measured.append(str(arguments[0]))
+            return Outcome({"seconds": [1.0], "busy": [1.0]}, peak_bytes=1)
+        if function is webgpu_peers.convert and arguments[0] == "litert":
+            return DIED
+        return Outcome(FACTS)
+
+    monkeypatch.setattr(webgpu_peers, "in_child", child)
+    monkeypatch.setattr(webgpu_peers, "find_spec", lambda name: None if name == "pnnx" else name)
+    rows = [Row(key) for key in (OURS, "litert", "onnx", "ncnn")]
+    Comparison(Subject(tmp_path, "block", (320,), 8, 1, "fp16"), ADAPTER, rows, 2, 1, 1.0).run()
+    assert measured == [OURS, "onnx", "onnx", OURS]
+    assert [row.failure for row in rows] == ["", DIED.died, "", "is not installed (pnnx)"]
 
 
 def test_another_gpu_is_not_passed_over() -> None:
