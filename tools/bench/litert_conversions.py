@@ -67,11 +67,7 @@ def prepare(setting: Setting) -> dict[str, Any]:
         state = build("unet", config).state_dict()
     weights = {}
     for original, name in original_names(state, config).items():
-        shape = state[name].shape
-        # Scaled so that activations keep their size; norms away from 1 and 0.
-        scale = shape[1:].numel() ** -0.5 if len(shape) > 1 else 0.1
-        tensor = torch.randn(shape, generator=generator) * scale
-        tensor += "norm" in name and name.endswith("weight")
+        tensor = random_weight(name, state[name].shape, generator)
         if name.startswith("conv_in."):
             tensor *= setting.gain
         weights[f"{PREFIX}{original}"] = tensor.half()
@@ -95,6 +91,15 @@ def prepare(setting: Setting) -> dict[str, Any]:
     }
     np.savez(setting.arrays, **{name: tensor.numpy() for name, tensor in named.items()})
     return {"parameters": parameters}
+
+
+def random_weight(name: str, shape: Any, generator: Any) -> Any:
+    """Scaled so that activations keep their size; norms away from 1 and 0."""
+    import torch
+
+    scale = shape[1:].numel() ** -0.5 if len(shape) > 1 else 0.1
+    tensor = torch.randn(shape, generator=generator) * scale
+    return tensor + float("norm" in name and name.endswith("weight"))
 
 
 def _config(setting: Setting) -> Any:

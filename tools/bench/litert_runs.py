@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,18 @@ from tools.bench.litert_conversions import Link, Setting, operations
 class Runner:
     """A conversion's files, loaded one after another and kept."""
 
-    def __init__(self, setting: Setting, options: Any) -> None:
-        self.setting, self.options = setting, options
+    def __init__(self, folder: Path, options: Any) -> None:
+        self.folder, self.options = folder, options
         self.loaded: list[tuple[Link, Any]] = []
 
     def load(self, link: Link) -> None:
         from ai_edge_litert.compiled_model import CompiledModel
 
-        file = str(self.setting.folder / link.file)
+        file = str(self.folder / link.file)
         self.loaded.append((link, CompiledModel.from_file(file, options=self.options)))
 
-    def run(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    def run(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The arrays, and all that was made of them."""
         known = dict(arrays)
         for link, model in self.loaded:
             (signature,) = model.get_signature_list()
@@ -41,7 +43,7 @@ class Runner:
                 shape = tuple(int(n) for n in details[name]["shape"])
                 values = np.asarray(buffer.read(int(np.prod(shape)), np.float32))
                 known[link.outputs[name]] = values.reshape(shape)
-        return known["noise"]
+        return known
 
 
 def run_on_cpu(setting: Setting, links: Sequence[Link], runs: int) -> dict[str, Any]:
@@ -51,10 +53,10 @@ def run_on_cpu(setting: Setting, links: Sequence[Link], runs: int) -> dict[str, 
 
     arrays = _arrays(setting)
     threads = CpuOptions(num_threads=setting.threads)
-    runner = Runner(setting, Options(HardwareAccelerator.CPU, threads))
+    runner = Runner(setting.folder, Options(HardwareAccelerator.CPU, threads))
     for link in links:
         runner.load(link)
-    noise = runner.run(arrays)  # not timed: caches are cold
+    noise = runner.run(arrays)["noise"]  # not timed: caches are cold
     begin = time.process_time()
     seconds = _timed(runner, arrays, runs)
     # Of all threads together: what stays comparable when the machine has other work.
@@ -76,7 +78,7 @@ def run_on_gpu(
     if beside_cpu:
         accelerators |= HardwareAccelerator.CPU
     gpu = GpuOptions(enforce_f32=not fp16, hint_waiting_for_completion=True)
-    runner = Runner(setting, Options(accelerators, gpu_options=gpu))
+    runner = Runner(setting.folder, Options(accelerators, gpu_options=gpu))
     files, off, failure, begin = [], 0, "", time.perf_counter()
     for link in links:
         path = setting.folder / link.file
@@ -103,7 +105,7 @@ def run_on_gpu(
         arrays = _arrays(setting)
         with captured():
             try:
-                answer["psnr"] = psnr(arrays["answer"], runner.run(arrays))
+                answer["psnr"] = psnr(arrays["answer"], runner.run(arrays)["noise"])
                 answer["seconds"] = _timed(runner, arrays, 1)
             except RuntimeError as error:
                 answer["run"] = str(error).splitlines()[-1]

@@ -45,7 +45,7 @@ class LiteRTTarget:
         for index, part in enumerate(parts):
             stem = job.spec.name if len(parts) == 1 else f"{job.spec.name}-{index}"
             file = job.folder / f"{stem}.tflite"
-            _write(
+            write_part(
                 recipe.of(job.spec.name), part, dict(zip(names, inputs, strict=True)), file, samples
             )
             links.append(Link(file.name, part.inputs, part.outputs))
@@ -69,12 +69,12 @@ def _samples(job: Job) -> list[dict[str, Array]]:
     return [part for sample in recorded for part in in_slices(sample.inputs, size)]
 
 
-def _write(
+def write_part(
     rules: Sequence[Rule],
     part: Part,
     inputs: Mapping[str, Tensor],
     file: Path,
-    samples: list[dict[str, Array]],
+    samples: Sequence[dict[str, Array]] = (),
 ) -> None:
     """Write a part; `samples` gain what it computes, for the parts that come after it."""
     from converter.targets.litert.flatbuffer import write_tflite
