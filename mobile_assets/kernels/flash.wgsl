@@ -68,8 +68,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
       total{{ i }} += s{{ i }}_{{ j }};
 {%- endfor %} }
 {%- endfor %}
+{%- for d in range(d4) %}{# a sum stays in its register for all keys of the block #}
 {%- for j in range(keys) %}
-{%- for d in range(d4) %}
     { let x = {% if subgroup %}subgroupShuffle(v_{{ d }}, eight + {{ j }}u){% else %}F(v[k_{{ j }} + {{ d }}u]){% endif %};
 {%- for i in range(queries) %} y{{ i }}_{{ d }} = fma(F(s{{ i }}_{{ j }}), x, y{{ i }}_{{ d }});{% endfor %} }
 {%- endfor %}

@@ -86,5 +86,5 @@ class Attention(Builder):
                 "N": n, "M": m, "HEADS": heads, "LDQ": c // 4, "LDK": c // 4, "SCALE": d**-0.5,
             },
             flops=4 * b * heads * n * m * d,
-            together={"threads": threads // 2, "queries": queries * 2},
+            together={"threads": threads // 4, "queries": queries * 4},
         )  # fmt: skip
