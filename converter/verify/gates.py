@@ -26,6 +26,7 @@ PICTURE: dict[tuple[str, str], float] = {
 SCORE: dict[tuple[str, str], float] = {
     ("fp32", "*"): 1,
     ("fp16", "*"): 1,
+    ("int8", "webgpu"): 1,
 }
 
 
