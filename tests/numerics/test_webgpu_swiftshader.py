@@ -31,9 +31,6 @@ pytestmark = [needs_swiftshader, pytest.mark.xdist_group("swiftshader")]
 ADAPTER = "swiftshader"
 #: SwiftShader is several times slower than lavapipe: so many tokens of a sequence are enough.
 TOKENS = 256
-#: WGSL promises sines to 2^-11 only; SwiftShader's are off by 2e-4. The mean square of a sine is
-#: a half.
-SINE = 2 * 2.0**-22
 
 
 def smaller(op: ops.FusedOp, case: ops.Case) -> tuple[Any, ...]:
@@ -52,9 +49,8 @@ def smaller(op: ops.FusedOp, case: ops.Case) -> tuple[Any, ...]:
 )
 def test_kernels(op: ops.FusedOp, case: ops.Case, tmp_path: Path) -> None:
     arguments = smaller(op, case)
-    limit = SINE if op is ops.timestep_embedding else LIMIT["f32"]
     result = run_op(op, arguments, "f32", tmp_path, adapter=ADAPTER)
-    assert normalised_error(exact(op, arguments), result) <= limit
+    assert normalised_error(exact(op, arguments), result) <= LIMIT["f32"]
 
 
 def test_winograd(tmp_path: Path) -> None:

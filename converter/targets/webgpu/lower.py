@@ -15,6 +15,7 @@ from converter.ops import get_op
 from converter.targets.webgpu.builder import Joined, Value
 from converter.targets.webgpu.fuse import fuse
 from converter.targets.webgpu.kernels import Kernels
+from converter.targets.webgpu.order import free_early
 from converter.targets.webgpu.tuning import Tuning
 from runtime_py.package import TensorSpec
 from runtime_py.webgpu.plan import Plan, Port
@@ -34,6 +35,7 @@ def lower(
 ) -> tuple[Plan, dict[str, NDArray[Any]]]:
     """The plan, and the weights it refers to."""
     module: Any = program.module(check_guards=False)
+    free_early(module.graph)
     fuse(module.graph)
     module = fold_constants(module)
     builder = Kernels(component, arithmetic, tuning or Tuning(), int8)
