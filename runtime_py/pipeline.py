@@ -108,10 +108,13 @@ def generate(
             mask = pictures.to_latent_mask(request.mask, height, width, manifest.picture.shrink)
 
     latents = schedule.begin(draw(INITIAL), known if schedule.signal else None).astype(np.float32)
-    evaluate = partial(_denoise, engine, package, embedding, request.guidance_scale)
     started = time.perf_counter()
-    for index, x in play(schedule, latents, evaluate, lambda k: draw(row_stream(k))):
-        latents = x
+    scale, fresh_noise = request.guidance_scale, lambda k: draw(row_stream(k))
+    own = getattr(engine, "play", None) if mask is None else None  # a mask is blended in here
+    steps = own and own(schedule, latents, embedding, scale, fresh_noise)
+    evaluate = partial(_denoise, engine, package, embedding, scale)
+    for index, x in steps or play(schedule, latents, evaluate, fresh_noise):
+        latents = _finite("unet", x)
         row = schedule.rows[index]
         if mask is not None and known is not None:
             signal, fresh = row.keep
@@ -183,8 +186,12 @@ def _denoise(
 
 
 def _answer(engine: Engine, package: Package, component: str, **inputs: Array) -> Floats:
-    """`run_component`, and no picture is made of what no longer are numbers."""
-    values = run_component(engine, package, component, **inputs)
+    """`run_component`, checked."""
+    return _finite(component, run_component(engine, package, component, **inputs))
+
+
+def _finite(component: str, values: Floats) -> Floats:
+    """No picture is made of what no longer are numbers."""
     if not np.isfinite(values).all():
         raise PocketSDError(
             f"{component} gave values that are no numbers (NaN or infinite)",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from runtime_py.engines import Array, check_inputs
 from runtime_py.errors import PocketSDError
 from runtime_py.package import Package
+from runtime_py.sampler import Schedule
+from runtime_py.webgpu import loop
 from runtime_py.webgpu.adapters import check, choose, open_device
 from runtime_py.webgpu.executor import Executor, Timing
 from runtime_py.webgpu.plan import Plan, read_plan
@@ -35,6 +37,26 @@ class WebGPUEngine:
             self._device = open_device(self.adapter, FEATURES)
         self._executors[component] = Executor(self._device, plan, self.package.file(weights))
 
+    def play(
+        self,
+        schedule: Schedule,
+        latent: Array,
+        embedding: Array,
+        scale: float,
+        noise: Callable[[int], Array],
+    ) -> Iterator[tuple[int, Array]] | None:
+        """The denoising loop of one picture with its latents on the GPU; None if the package has no
+        plan for that."""
+        files = self.package.manifest.component("unet").files
+        if len(files) < 4 or len(latent) != 1:
+            return None
+        self.load("unet")
+        if "sampler" not in self._executors:
+            plan = read_plan(self.package.file(files[2]))
+            self._executors["sampler"] = Executor(self._device, plan, self.package.file(files[3]))
+        both = self._executors["unet"], self._executors["sampler"]
+        return loop.play(*both, schedule, latent, embedding, scale, noise)
+
     def run(self, component: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         check_inputs(self.package, component, inputs)
         self.load(component)
@@ -53,17 +75,18 @@ class WebGPUEngine:
     def plan(self, component: str) -> tuple[Plan, str]:
         """The component's plan and the name of its weights' file."""
         described = self.package.manifest.component(component)
-        if len(described.files) != 2:
+        if len(described.files) not in (2, 4):  # the UNet's may have the sampler's step with it
             raise PocketSDError(
                 f"{component} has {len(described.files)} files, a plan and its weights are two",
                 where=self.package.path,
             )
-        plan, weights = described.files
+        plan, weights = described.files[:2]
         return read_plan(self.package.file(plan)), weights
 
     def unload(self, component: str) -> None:
-        if executor := self._executors.pop(component, None):
-            executor.close()
+        for name in (component, *(["sampler"] if component == "unet" else [])):
+            if executor := self._executors.pop(name, None):
+                executor.close()
 
     def close(self) -> None:
         for component in list(self._executors):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,16 +62,44 @@ class Executor:
             self._commands = list(self._prepare())
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Once, from inputs to outputs."""
         with watched(self.plan):
             self._write(inputs)
-            for group in _portions(self.plan.dispatches):
-                encoder = self.device.create_command_encoder()
-                compute = encoder.begin_compute_pass()
-                for index in group:
-                    self._encode(compute, index)
-                compute.end()
-                self.device.queue.submit([encoder.finish()])
-            return self._read()
+            self._submit()
+            return self._read(self.plan.outputs)
+
+    # What `run` does in one, in parts: between them tensors can go from one plan to another.
+
+    def write(self, inputs: Mapping[str, Array]) -> None:
+        with watched(self.plan):
+            self._write(inputs)
+
+    def submit(self) -> None:
+        with watched(self.plan):
+            self._submit()
+
+    def read(self, output: str) -> Array:
+        with watched(self.plan):
+            return self._read([output])[output]
+
+    def copy(self, output: str, other: Executor, into: str, *, to: int = 0) -> None:
+        """An output to byte `to` of an input of another plan on this device."""
+        source, target = self.plan.outputs[output], other.plan.inputs[into]
+        with watched(self.plan):
+            encoder = self.device.create_command_encoder()
+            encoder.copy_buffer_to_buffer(
+                self._buffers[source.buffer], 0, other._buffers[target.buffer], to, source.bytes
+            )
+            self.device.queue.submit([encoder.finish()])
+
+    def _submit(self) -> None:
+        for group in _portions(self.plan.dispatches):
+            encoder = self.device.create_command_encoder()
+            compute = encoder.begin_compute_pass()
+            for index in group:
+                self._encode(compute, index)
+            compute.end()
+            self.device.queue.submit([encoder.finish()])
 
     def profile(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[Timing]]:
         """A run with the time of every dispatch; slower, as each has a pass of its own."""
@@ -98,7 +126,7 @@ class Executor:
             encoder = self.device.create_command_encoder()
             encoder.resolve_query_set(queries, 0, 2 * count, times, 0)
             self.device.queue.submit([encoder.finish()])
-            outputs = self._read()
+            outputs = self._read(self.plan.outputs)
             stamps = np.frombuffer(self.device.queue.read_buffer(times), np.uint64).reshape(-1, 2)
         return outputs, [
             Timing(dispatch, int(begin), int(end))
@@ -187,16 +215,17 @@ class Executor:
         compute.dispatch_workgroups(*self.plan.dispatches[index].groups)
 
     def _write(self, inputs: Mapping[str, Array]) -> None:
-        for name, port in self.plan.inputs.items():
-            values = np.ascontiguousarray(inputs[name], port.dtype)
+        for name, given in inputs.items():
+            port = self.plan.inputs[name]
+            values = np.ascontiguousarray(given, port.dtype)
             self.device.queue.write_buffer(self._buffers[port.buffer], 0, values)
 
-    def _read(self) -> dict[str, Array]:
+    def _read(self, names: Iterable[str]) -> dict[str, Array]:
         outputs = {
             name: np.frombuffer(
                 self.device.queue.read_buffer(self._buffers[port.buffer]), port.dtype
             ).reshape(port.shape)
-            for name, port in self.plan.outputs.items()
+            for name, port in ((name, self.plan.outputs[name]) for name in names)
         }
         self.device.create_command_encoder().finish()  # raises if the GPU was lost meanwhile
         return outputs
