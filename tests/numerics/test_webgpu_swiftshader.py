@@ -57,7 +57,7 @@ def test_winograd(tmp_path: Path) -> None:
     g = torch.Generator().manual_seed(4)
     weight = torch.randn(72, 64, 3, 3, generator=g) / 24
     x, bias = torch.randn(2, 64, 13, 7, generator=g), torch.randn(72, generator=g)
-    tuning = Tuning(winograd_tiles=1, winograd_channels=1)
+    tuning = Tuning(winograd_tiles=(4,), winograd_price=-1e9)
     arguments = (x, weight, bias, 1, [1, 1, 1, 1], 1)
     result = run_op(ops.conv2d, arguments, "f32", tmp_path, tuning=tuning, adapter=ADAPTER)
     assert normalised_error(exact(ops.conv2d, arguments), result) <= LIMIT["f32"]
