@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 import click
 
 from tools.bench.child import Outcome, in_child
+from tools.bench.folder import working_folder
 from tools.bench.litert_conversions import (
     CONVERSIONS,
     OURS,
@@ -231,16 +230,6 @@ def as_json(setting: Setting, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _working_folder(folder: Path | None) -> Iterator[Path]:
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="litert-compare-") as name:
-            yield Path(name)
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXAMPLES)
 @click.option("--size", type=click.Choice(list(WIDTHS)), default="tiny", show_default=True)
 @click.option("--latent", type=click.IntRange(8), help="Side of the latent [tiny: 16, full: 64].")
@@ -282,7 +271,7 @@ def main(
 ) -> None:
     """Compare conversions of one SD 1.x UNet to LiteRT: ops, GPU coverage, memory, time."""
     latent = latent or {"tiny": 16, "full": 64}[size]
-    with _working_folder(folder) as work:
+    with working_folder(folder) as work:
         limit = largest and largest * 1_000_000
         setting = Setting(work, WIDTHS[size], batch, latent, threads, limit, gain)
         rows = [Row(key) for key in CONVERSIONS if not only or key in only]

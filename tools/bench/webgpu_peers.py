@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -23,6 +21,7 @@ import click
 
 from runtime_py.errors import PocketSDError
 from tools.bench.child import Outcome, in_child
+from tools.bench.folder import working_folder
 from tools.bench.peers_runtimes import CONVERTED, OURS, PEERS, ask, convert, measure
 from tools.bench.peers_subject import WIDTHS, Subject, prepare
 
@@ -219,16 +218,6 @@ def _versions() -> Iterator[str]:
             continue
 
 
-@contextmanager
-def _working_folder(folder: Path | None) -> Iterator[Path]:
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="webgpu-peers-") as name:
-            yield Path(name)
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXAMPLES)
 @click.option("--block", is_flag=True, help="A residual block and a transformer. [the default]")
 @click.option("--component", type=click.Choice(["unet"]), help="A whole component instead.")
@@ -270,7 +259,7 @@ def main(
     except ModuleNotFoundError as error:
         raise PocketSDError(str(error), mend="pip install 'pocketsd[convert-webgpu]'") from None
     chosen = str(choose(adapter))
-    with _working_folder(folder) as work:
+    with working_folder(folder) as work:
         subject = Subject(work, component or "block", WIDTHS[size], latent, batch, precision)
         rows = [Row(key) for key in PEERS if not peers or key in (OURS, *peers)]
         click.echo(heading(subject, chosen))
