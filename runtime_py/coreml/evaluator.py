@@ -205,6 +205,11 @@ class _Plan:
         self.weights.check()
         self._constants: dict[str, Tensor] = {}
         running = [one for one in function.operations if not one.type.startswith(CONSTEXPR)]
+        for made in (function.inputs, *(one.outputs for one in running)):
+            for name, kind in made.items():
+                if kind.dtype not in _TORCH:
+                    what = f"{name} is {kind.dtype}, which is not evaluated here"
+                    raise PocketSDError(what, where=path)
         last = {name: step for step, one in enumerate(running) for name in one.reads}
         unread = [
             {name for name in one.outputs if name not in last} for one in running
