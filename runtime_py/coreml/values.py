@@ -84,7 +84,8 @@ def unpack_bits(raw: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     values = np.empty((groups, 8), np.uint8)  # every `bits` bytes hold 8 numbers
     for index in range(8):
         byte, shift = divmod(index * bits, 8)
-        low = padded[byte : byte + groups * bits : bits] >> shift
-        high = padded[byte + 1 :: bits][:groups].astype(np.uint16) << (8 - shift)
-        values[:, index] = (low | high) & ((1 << bits) - 1)
+        number = padded[byte : byte + groups * bits : bits] >> shift
+        if shift + bits > 8:  # the rest is in the next byte
+            number |= padded[byte + 1 :: bits][:groups] << (8 - shift)
+        values[:, index] = number & ((1 << bits) - 1)
     return values.reshape(-1)

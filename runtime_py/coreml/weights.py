@@ -170,17 +170,17 @@ def _look_up(
     if shape is not None:
         bits = int(lut.size).bit_length() - 1
         sizes = tuple(int(n) for n in shape)
-        return lut[unpack_bits(indices, bits)[: int(np.prod(sizes))]].reshape(sizes)
+        return np.take(lut, unpack_bits(indices, bits)[: int(np.prod(sizes))]).reshape(sizes)
     tables, entries, length = lut.shape[:-2], lut.shape[-2], lut.shape[-1]
-    first = np.zeros((1,) * indices.ndim, np.int64)  # of each index, its table's first row
-    stride = entries * int(np.prod(tables))
+    rows, stride = indices, entries * int(np.prod(tables))
     for axis, (n, m) in enumerate(zip(indices.shape, tables, strict=True)):
         stride //= m
-        block = np.arange(n) // (n // m) * stride
-        first = first + block.reshape([-1 if i == axis else 1 for i in range(indices.ndim)])
-    values = lut.reshape(-1, length)[first + indices]  # [..., length]
+        if m > 1:  # each block of the axis has a table of its own
+            first = np.arange(n, dtype=np.int32) // (n // m) * stride
+            rows = rows + first.reshape([-1 if i == axis else 1 for i in range(indices.ndim)])
     if length == 1:
-        return values[..., 0]
+        return np.take(lut.reshape(-1), rows)
+    values = np.take(lut.reshape(-1, length), rows, axis=0)  # [..., length]
     assert vector_axis is not None
     axis = int(vector_axis) % indices.ndim
     sizes = tuple(n * length if i == axis else n for i, n in enumerate(indices.shape))
