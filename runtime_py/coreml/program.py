@@ -7,7 +7,6 @@ are given one, so that operations read names only.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from runtime_py.coreml.values import Array, TensorType, unpack
 from runtime_py.errors import PocketSDError
 from runtime_py.files import inside
 
-SUFFIX = ".mlpackage"
 MODEL_PATH = "@model_path/"
 CONSTEXPR = "constexpr_"  # operations that make weights out of compressed ones
 
@@ -67,9 +65,6 @@ class Function:
     constants: Mapping[str, Constant]
     operations: tuple[Operation, ...]  # in an order in which they can run
 
-    def histogram(self) -> Counter[str]:
-        return Counter(operation.type for operation in self.operations)
-
 
 @dataclass(frozen=True)
 class Program:
@@ -91,10 +86,6 @@ def refusal(wanted: Mapping[str, TensorType], given: Mapping[str, Array]) -> str
         if not typed or not kind.admits(array.shape):
             return f"takes {name} as {kind}, got {array.dtype} {list(array.shape)}"
     return ""
-
-
-def is_mlpackage(path: Path) -> bool:
-    return path.suffix == SUFFIX and path.is_dir()
 
 
 def function_for(
@@ -162,7 +153,7 @@ class _Reader:
     """One function's messages as dataclasses; what is read must have been made before."""
 
     def __init__(self, function: str) -> None:
-        self.function_name = function
+        self.name = function
         self.known: dict[str, TensorType] = {}
         self.constants: dict[str, Constant] = {}
 
@@ -170,7 +161,7 @@ class _Reader:
         inputs = {item.name: _tensor_type(item.type) for item in spec.inputs}
         self.known |= inputs
         if spec.opset not in spec.block_specializations:
-            raise ValueError(f"{self.function_name} has no body for {spec.opset or 'its opset'}")
+            raise ValueError(f"{self.name} has no body for {spec.opset or 'its opset'}")
         block = spec.block_specializations[spec.opset]
         operations = tuple(
             operation for item in block.operations if (operation := self.operation(item))
@@ -178,7 +169,7 @@ class _Reader:
         if missing := sorted(set(block.outputs) - set(self.known)):
             raise ValueError(f"nothing makes the output {missing[0]}")
         outputs = {name: self.known[name] for name in block.outputs}
-        return Function(self.function_name, inputs, outputs, self.constants, operations)
+        return Function(self.name, inputs, outputs, self.constants, operations)
 
     def operation(self, item: Any) -> Operation | None:
         """None for a constant, which goes among the function's constants."""
@@ -191,9 +182,8 @@ class _Reader:
         if twice := sorted(set(outputs) & set(self.known)):
             raise ValueError(f"{twice[0]} is made twice")
         if item.type == "const":
-            self.constants[name] = _constant(item.attributes["val"])
-            _agree(name, self.constants[name].type, outputs[name])
-            self.known |= outputs
+            if (held := self.literal(name, item.attributes["val"])) != outputs[name]:
+                raise ValueError(f"{name} is {held} where {outputs[name]} is declared")
             return None
         inputs = {
             parameter: self.names(name, parameter, argument.arguments)
@@ -202,7 +192,8 @@ class _Reader:
         # Up to iOS 17, operations that decompress weights keep them among their attributes.
         for parameter, value in item.attributes.items():
             if item.type.startswith(CONSTEXPR) and parameter != "name":
-                inputs[parameter] = (self.literal(f"{name}.{parameter}", value),)
+                inputs[parameter] = (f"{name}.{parameter}",)
+                self.literal(f"{name}.{parameter}", value)
         self.known |= outputs
         return Operation(item.type, inputs, outputs)
 
@@ -210,22 +201,18 @@ class _Reader:
         found = []
         for index, binding in enumerate(bindings):
             if binding.WhichOneof("binding") == "value":
-                found.append(self.literal(f"{operation}.{parameter}.{index}", binding.value))
+                found.append(f"{operation}.{parameter}.{index}")
+                self.literal(found[-1], binding.value)
             elif binding.name in self.known:
                 found.append(binding.name)
             else:
                 raise ValueError(f"{operation} reads {binding.name!r}, which nothing before makes")
         return tuple(found)
 
-    def literal(self, name: str, value: Any) -> str:
-        self.constants[name] = _constant(value)
-        self.known[name] = self.constants[name].type
-        return name
-
-
-def _agree(name: str, have: TensorType, want: TensorType) -> None:
-    if have != want:
-        raise ValueError(f"{name} is {have} where {want} is declared")
+    def literal(self, name: str, value: Any) -> TensorType:
+        self.constants[name] = constant = _constant(value)
+        self.known[name] = constant.type
+        return constant.type
 
 
 def _tensor_type(value: Any) -> TensorType:

@@ -133,6 +133,8 @@ class Weights:
 def decoded_weights(path: Path, function: str | None = None) -> dict[str, Array]:
     """Every array that a package's program is given, decompressed, by the name it has there."""
     program = read_program(path)
+    if function is not None and function not in program.functions:
+        raise PocketSDError(f"has no function {function!r}", where=path)
     chosen = program.functions[function or program.default]
     weights = Weights(chosen, BlobFiles(program.folder))
     values = {name: weights.value(name) for name in (*chosen.constants, *weights.recipes)}

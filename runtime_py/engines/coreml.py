@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +18,10 @@ from runtime_py.package import Package
 
 if TYPE_CHECKING:
     from runtime_py.coreml.evaluator import Range
+
+for _needed in ("coremltools", "torch"):  # imported when they are used, missed as soon as asked for
+    if find_spec(_needed) is None:
+        raise ModuleNotFoundError(f"No module named {_needed!r}", name=_needed)
 
 
 class Runner(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Iterator
 from enum import Enum
@@ -14,6 +15,7 @@ import pytest
 
 pytest.importorskip("coremltools")
 
+import runtime_py.engines.coreml as engine_module
 from runtime_py.coreml import apple
 from runtime_py.coreml.apple import AppleModel, PlannedOperation
 from runtime_py.coreml.evaluator import Evaluator
@@ -154,6 +156,13 @@ def test_core_ml_itself_needs_a_mac(package: Package) -> None:
         CoreMLEngine(package, compute_units="all")
     with pytest.raises(PocketSDError, match="only Core ML itself plans"):
         CoreMLEngine(package).plan("whole")
+
+
+def test_what_is_not_installed_is_missed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `open_engine` turns it into a line."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="coremltools"):
+        runpy.run_path(str(Path(engine_module.__file__)))
 
 
 class ComputeUnit(Enum):
