@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -13,46 +13,16 @@ import msgspec
 from converter import sampling
 from converter.checkpoints import Checkpoint
 from converter.components import COMPONENTS, Geometry, geometry, get_component
+from converter.options import Options, check, precision_of
 from converter.preview import fit_preview
-from converter.targets import Job, Target, get_target
+from converter.quantize.layers import shapes_in
+from converter.quantize.recipe_file import check as check_recipe
+from converter.targets import Job, Target, get_target, settings_of
 from runtime_py.errors import PocketSDError
 from runtime_py.files import atomic_folder
 from runtime_py.package import Manifest, Package, Picture, TokenizerSpec, seal
-from runtime_py.recording import Recording
 
-Announce = Callable[[str], None]
-NAMES = tuple(spec.name for spec in COMPONENTS)
-
-
-@dataclass(frozen=True)
-class Options:
-    """What `pocketsd convert` can be asked for."""
-
-    target: str = "torch"
-    precision: str | None = None
-    components: tuple[str, ...] = ()  # none: all
-    height: int | None = None
-    width: int | None = None
-    batch_cfg: int = 2
-    schedulers: tuple[str, ...] = ("dpm++-2m",)
-    steps: tuple[int, ...] = (20,)
-    recording: Recording | None = None  # what to calibrate on
-
-
-def check(options: Options) -> None:
-    """Refuse what cannot be meant, before a checkpoint is read."""
-    target = get_target(options.target)
-    precision = _precision(target, options.precision)
-    if precision in target.calibrated and options.recording is None:
-        raise PocketSDError(
-            f"precision {precision} needs recorded inputs to calibrate on",
-            mend="`pocketsd record` makes them, --calibration FILE gives them",
-        )
-    for name in options.components:
-        if name not in NAMES:
-            raise PocketSDError(f"no component {name!r} (there are {', '.join(NAMES)})")
-    for name in options.schedulers:
-        sampling.recipe_of(name)
+Announce = Callable[..., None]  # a stage, and how much of it is done (0 to 1)
 
 
 def plan(checkpoint: Checkpoint, options: Options) -> Picture:
@@ -64,6 +34,8 @@ def plan(checkpoint: Checkpoint, options: Options) -> Picture:
             where=checkpoint.name,
             mend="--tokenizer FOLDER with vocab.json and merges.txt of CLIP ViT-L/14",
         )
+    if options.recipe is not None:
+        check_recipe(options.recipe, {s.name: shapes_in(checkpoint, s) for s in COMPONENTS})
     return _picture(checkpoint, options)
 
 
@@ -78,13 +50,13 @@ def convert(
     options: Options,
     *,
     overwrite: bool = False,
-    announce: Announce = lambda stage: None,
+    announce: Announce = lambda stage, done=0.0: None,
 ) -> Package:
     """Write the package whole or not at all; `announce` hears each stage as it begins."""
     picture = plan(checkpoint, options)
     target = get_target(options.target)
-    precision = _precision(target, options.precision)
-    sizes = _geometry(checkpoint, target, picture, options.batch_cfg)
+    precision = precision_of(options)
+    sizes = _geometries(checkpoint, target, picture, options)
     with atomic_folder(out, overwrite=overwrite) as folder:
         announce("sampler tables")
         samplers = _write_tables(checkpoint, options, folder)
@@ -96,9 +68,18 @@ def convert(
             if options.components and spec.name not in options.components:
                 continue
             announce(spec.name)
-            module = partial(spec.module, checkpoint)
             job = Job(
-                spec, spec.config(checkpoint), sizes, precision, folder, module, options.recording
+                spec=spec,
+                config=spec.config(checkpoint),
+                geometry=sizes[0],
+                precision=precision,
+                folder=folder,
+                module=partial(spec.module, checkpoint),
+                recording=options.recording,
+                settings=settings_of(target, options.settings, spec.name),
+                recipe=options.recipe,
+                others=sizes[1:],
+                progress=partial(announce, spec.name),
             )
             components.append(target.write(job))
         announce("hashes")
@@ -119,30 +100,27 @@ def convert(
     return Package(out, sealed.manifest)
 
 
-def _precision(target: Target, wanted: str | None) -> str:
-    precision = wanted or target.precisions[0]
-    if precision not in target.precisions:
-        have = ", ".join(target.precisions)
-        raise PocketSDError(f"target {target.name} has no precision {precision!r} (it has {have})")
-    return precision
-
-
 def _picture(checkpoint: Checkpoint, options: Options) -> Picture:
     shrink = checkpoint.vae.shrink
     natural = checkpoint.unet.sample_size * shrink
     # The UNet halves the latent once per level but the last, and its skips must meet again.
     unit = shrink * 2 ** (len(checkpoint.unet.widths) - 1)
     height, width = options.height or natural, options.width or natural
-    for name, size in (("height", height), ("width", width)):
-        if not 0 < size <= 4096 or size % unit:
-            raise PocketSDError(f"{name} {size} is not a multiple of {unit} up to 4096")
+    for sides in ((height, width), *options.sizes):
+        for name, size in zip(("height", "width"), sides, strict=True):
+            if not 0 < size <= 4096 or size % unit:
+                raise PocketSDError(f"{name} {size} is not a multiple of {unit} up to 4096")
     return Picture(height, width, shrink, unit, checkpoint.unet.in_channels, ())
 
 
-def _geometry(checkpoint: Checkpoint, target: Target, picture: Picture, batch_cfg: int) -> Geometry:
-    if target.fixed_shapes:
-        return geometry(checkpoint, picture.height, picture.width, batch_cfg, 1)
-    return geometry(checkpoint, None, None)
+def _geometries(
+    checkpoint: Checkpoint, target: Target, picture: Picture, options: Options
+) -> tuple[Geometry, ...]:
+    """The default size and the others."""
+    if not target.fixed_shapes:
+        return (geometry(checkpoint, None, None),)
+    sizes = dict.fromkeys([(picture.height, picture.width), *options.sizes])
+    return tuple(geometry(checkpoint, h, w, options.batch_cfg, 1) for h, w in sizes)
 
 
 def _write_tables(checkpoint: Checkpoint, options: Options, folder: Path) -> dict[str, str]:

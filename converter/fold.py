@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule, Node
+
+from converter.graph import attribute
 
 
 def fold_constants(module: GraphModule) -> GraphModule:
@@ -15,7 +17,7 @@ def fold_constants(module: GraphModule) -> GraphModule:
     known: dict[Node, Any] = {}
     for node in graph.nodes:
         if node.op == "get_attr":
-            known[node] = _attribute(module, node.target)
+            known[node] = attribute(module, node.target)
         elif node.op == "call_function" and all(n in known for n in node.all_input_nodes):
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: known[n])
             with torch.no_grad():
@@ -36,12 +38,6 @@ def _replace(module: GraphModule, node: Node, value: Tensor) -> None:
         constant = module.graph.get_attr(name)
     constant.meta = dict(node.meta)
     node.replace_all_uses_with(constant)
-
-
-def _attribute(module: nn.Module, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module
 
 
 def _drop_unused(module: GraphModule) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 from converter.ops.registry import NAMESPACE
 
@@ -15,6 +17,23 @@ def export(module: nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgram:
     """Capture a component at fixed shapes."""
     with torch.no_grad():
         return torch.export.export(module, inputs, strict=False)
+
+
+def layer_name(node: Node) -> str:
+    """The layer's name in the checkpoint where a node reads weights, else the graph's."""
+    for argument in node.args[1:]:
+        if isinstance(argument, Node) and argument.op == "get_attr":
+            name = str(argument.target).removeprefix("folded_")
+            if name.endswith((".weight", "_weight")):
+                return name[: -len(".weight")]
+    return node.name
+
+
+def attribute(module: nn.Module, path: str) -> Any:
+    """What a get_attr node names."""
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module
 
 
 def op_counts(program: ExportedProgram) -> Counter[str]:

@@ -123,6 +123,15 @@ class Package:
     def file(self, name: str) -> Path:
         return inside(self.path, name)
 
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The picture sizes built into it, as WIDTHxHEIGHT; none: any."""
+        unet = self.manifest.component("unet")
+        if functions := unet.config.get("functions"):
+            return tuple(functions)
+        picture = self.manifest.picture
+        return () if unet.inputs[0].shape[2] is None else (f"{picture.width}x{picture.height}",)
+
     def table(self, sampler: str, steps: int) -> SamplerTable | None:
         """The sampler table stored for this scheduler and step count, if there is one."""
         name = self.manifest.samplers.get(f"{sampler}/{steps}")

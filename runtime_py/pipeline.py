@@ -238,17 +238,14 @@ def _seeded(seeds: tuple[int, ...], cells: tuple[int, ...], stream: int) -> Floa
 def _size(package: Package, request: Request) -> tuple[int, int]:
     """The picture's height and width, checked against what the package can draw."""
     picture = package.manifest.picture
-    fixed = package.manifest.component("unet").inputs[0].shape[2] is not None
-    if fixed and (request.height or picture.height, request.width or picture.width) != (
-        picture.height,
-        picture.width,
-    ):
+    height, width = request.height or picture.height, request.width or picture.width
+    sizes = package.sizes
+    if sizes and f"{width}x{height}" not in sizes:
         raise PocketSDError(
-            f"this package draws {picture.width}x{picture.height} pictures only",
+            f"this package draws {' and '.join(sizes)} pictures only",
             where=package.path,
             mend="convert it again with --height and --width",
         )
-    height, width = request.height or picture.height, request.width or picture.width
     for name, size in (("height", height), ("width", width)):
         if not 0 < size <= 4096 or size % picture.unit:
             raise PocketSDError(f"{name} {size} is not a multiple of {picture.unit} up to 4096")

@@ -39,7 +39,8 @@ def tiny_checkpoint():  # type: ignore[no-untyped-def]
 @pytest.fixture(scope="session")
 def tiny_package(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untyped-def]
     """tiny-sd for the reference engine, with the tables that tests play."""
-    from converter.convert import Options, convert
+    from converter.convert import convert
+    from converter.options import Options
 
     out = tmp_path_factory.mktemp("packages") / "tiny-sd.torch"
     options = Options(schedulers=("dpm++-2m", "ddim", "pndm", "euler-ancestral"), steps=(4, 20))
@@ -58,8 +59,49 @@ def webgpu_package(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untype
     return _packages("webgpu", tiny_checkpoint, tmp_path_factory.mktemp("webgpu"))
 
 
+@pytest.fixture(scope="session")
+def coreml_package(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untyped-def]
+    """tiny-sd for Core ML, by precision and options; made once, so its tests share one worker."""
+    from converter import graph
+    from converter.convert import convert
+    from converter.options import Options
+    from converter.targets.coreml import writer
+
+    folder = tmp_path_factory.mktemp("coreml")
+    graphs = {}
+
+    def export(module, inputs):  # type: ignore[no-untyped-def]
+        """Tracing takes most of a small conversion; the graph is the same in every form."""
+        key = type(module), *(tuple(x.shape) for x in inputs)
+        graphs[key] = graphs.get(key) or graph.export(module, inputs)
+        return graphs[key]
+
+    made = {}
+
+    def package(precision="fp16", components=(), sizes=(), recording=None, recipe=None, **settings):  # type: ignore[no-untyped-def]
+        """`unet__chunks=2` is the setting unet.chunks."""
+        named = {name.replace("__", "."): str(value) for name, value in settings.items()}
+        options = Options(
+            target="coreml",
+            precision=None if recipe else precision,
+            components=components,
+            sizes=sizes,
+            recording=recording,
+            recipe=recipe,
+            settings=named,
+        )
+        if str(options) not in made:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(writer, "export", export)
+                made[str(options)] = convert(tiny_checkpoint, folder / str(len(made)), options)
+        return made[str(options)]
+
+    return package
+
+
 def _packages(target: str, checkpoint, folder: Path):  # type: ignore[no-untyped-def]
-    from converter.convert import Options, convert
+    from converter.convert import convert
+    from converter.options import Options
 
     @cache
     def package(precision: str):  # type: ignore[no-untyped-def]

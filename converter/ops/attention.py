@@ -16,6 +16,7 @@ from converter.ops import tflite
 from converter.ops.registry import Case, fused_op
 
 if TYPE_CHECKING:
+    from converter.targets.coreml.builder import Builder, Var
     from converter.targets.webgpu.builder import Value
     from converter.targets.webgpu.kernels import Kernels
 
@@ -66,6 +67,10 @@ def webgpu(b: "Kernels", q: "Value", k: "Value", v: "Value", heads: int, causal:
     return b.attend(q, k, v, heads, causal, form)
 
 
+def coreml(b: "Builder", q: "Var", k: "Var", v: "Var", heads: int, causal: bool) -> "Var":
+    return b.attention(q, k, v, heads, causal)
+
+
 def naive(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool) -> Tensor:
     q, k, v = (split_heads(t, heads) for t in (q, k, v))
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # [b, heads, n, m]
@@ -97,7 +102,7 @@ def _case(label: str, n: int, m: int, width: int, heads: int, causal: bool = Fal
 op = fused_op(
     attention,
     naive=naive,
-    lowerings={"litert": litert, "webgpu": webgpu},
+    lowerings={"litert": litert, "webgpu": webgpu, "coreml": coreml},
     cases=[
         _case("self 4096 d=40", 4096, 4096, 320, 8),
         _case("cross 4096x77 d=40", 4096, 77, 320, 8),

@@ -11,6 +11,7 @@ from converter.ops import tflite
 from converter.ops.registry import Case, fused_op
 
 if TYPE_CHECKING:
+    from converter.targets.coreml.builder import Builder, Var
     from converter.targets.webgpu.builder import Joined, Value
     from converter.targets.webgpu.kernels import Kernels
 
@@ -63,6 +64,18 @@ def webgpu(
     )  # fmt: skip
 
 
+def coreml(
+    b: "Builder",
+    x: "Var",
+    weight: Tensor,
+    bias: Tensor,
+    stride: int,
+    padding: list[int],
+    upsample: int,
+) -> "Var":
+    return b.conv(x, weight, bias, stride, padding, upsample)
+
+
 def naive(
     x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: list[int], upsample: int
 ) -> Tensor:
@@ -102,7 +115,7 @@ def _case(
 op = fused_op(
     conv2d,
     naive=naive,
-    lowerings={"litert": litert, "webgpu": webgpu},
+    lowerings={"litert": litert, "webgpu": webgpu, "coreml": coreml},
     cases=[
         _case("3x3 320 at 32x32", (320, 320), 32),
         _case("1x1 640 to 320", (640, 320), 32, kernel=1),

@@ -11,6 +11,7 @@ from converter.ops.linear import litert as linear
 from converter.ops.registry import Case, fused_op
 
 if TYPE_CHECKING:
+    from converter.targets.coreml.builder import Builder, Var
     from converter.targets.webgpu.builder import Value
     from converter.targets.webgpu.kernels import Kernels
 
@@ -38,6 +39,10 @@ def webgpu(b: "Kernels", x: "Value", weight: Tensor, bias: Tensor) -> "Value":
     return b.elementwise("mul", value, b.elementwise("gelu", gate))
 
 
+def coreml(b: "Builder", x: "Var", weight: Tensor, bias: Tensor) -> "Var":
+    return b.geglu(x, weight, bias)
+
+
 def naive(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     projected = x @ weight.transpose(0, 1) + bias
     inner = projected.shape[-1] // 2
@@ -60,6 +65,6 @@ def _case(label: str, tokens: int, width: int) -> Case:
 op = fused_op(
     geglu,
     naive=naive,
-    lowerings={"litert": litert, "webgpu": webgpu},
+    lowerings={"litert": litert, "webgpu": webgpu, "coreml": coreml},
     cases=[_case("UNet 4096x320", 4096, 320), _case("UNet 256x1280", 256, 1280)],
 )

@@ -10,6 +10,7 @@ from converter.ops.registry import Case, fused_op
 from converter.ops.standardise import standardised
 
 if TYPE_CHECKING:
+    from converter.targets.coreml.builder import Builder, Var
     from converter.targets.webgpu.builder import Joined, Value
     from converter.targets.webgpu.kernels import Kernels
 
@@ -58,6 +59,18 @@ def webgpu(
     return b.group_norm(x, weight, bias, groups, epsilon, silu)
 
 
+def coreml(
+    b: "Builder",
+    x: "Var",
+    weight: Tensor,
+    bias: Tensor,
+    groups: int,
+    epsilon: float,
+    silu: bool,
+) -> "Var":
+    return b.group_norm(x, weight, bias, groups, epsilon, silu)
+
+
 def _case(label: str, channels: int, size: int, silu: bool, groups: int = 32) -> Case:
     def make(g: torch.Generator) -> tuple[Tensor, Tensor, Tensor, int, float, bool]:
         # A mean far from zero and uneven channels: what sums of squares in fp16 stumble over.
@@ -71,7 +84,7 @@ def _case(label: str, channels: int, size: int, silu: bool, groups: int = 32) ->
 op = fused_op(
     group_norm_silu,
     naive=naive,
-    lowerings={"litert": litert, "webgpu": webgpu},
+    lowerings={"litert": litert, "webgpu": webgpu, "coreml": coreml},
     cases=[
         _case("UNet 320 at 64x64", 320, 64, True),
         _case("UNet skip 1920 at 16x16", 1920, 16, True),

@@ -10,6 +10,7 @@ from converter.ops.registry import Case, fused_op
 from converter.ops.standardise import standardised
 
 if TYPE_CHECKING:
+    from converter.targets.coreml.builder import Builder, Var
     from converter.targets.webgpu.builder import Value
     from converter.targets.webgpu.kernels import Kernels
 
@@ -41,6 +42,10 @@ def webgpu(b: "Kernels", x: "Value", weight: Tensor, bias: Tensor, epsilon: floa
     return y
 
 
+def coreml(b: "Builder", x: "Var", weight: Tensor, bias: Tensor, epsilon: float) -> "Var":
+    return b.layer_norm(x, weight, bias, epsilon)
+
+
 def _case(label: str, tokens: int, width: int) -> Case:
     def make(g: torch.Generator) -> tuple[Tensor, Tensor, Tensor, float]:
         x = torch.randn(1, tokens, width, generator=g) * 2 - 1
@@ -52,6 +57,6 @@ def _case(label: str, tokens: int, width: int) -> Case:
 op = fused_op(
     layer_norm,
     naive=naive,
-    lowerings={"litert": litert, "webgpu": webgpu},
+    lowerings={"litert": litert, "webgpu": webgpu, "coreml": coreml},
     cases=[_case("UNet 4096x320", 4096, 320), _case("text encoder 77x768", 77, 768)],
 )

@@ -83,6 +83,7 @@ tokens_op = fused_op(
     lowerings={
         "litert": lambda x: x.flatten(1, 2).unsqueeze(1),  # [b, h, w, c] -> [b, 1, hw, c]
         "webgpu": _webgpu_tokens,
+        "coreml": lambda b, x: b.to_tokens(x),
     },
     cases=[_picture_case(320, 8, 16)],
 )
@@ -92,13 +93,18 @@ picture_op = fused_op(
     lowerings={
         "litert": lambda tokens, h, w: tokens.reshape(tokens.shape[0], h, w, -1),
         "webgpu": _webgpu_picture,
+        "coreml": lambda b, tokens, h, w: b.to_picture(tokens, h, w),
     },
     cases=[Case("8x16", lambda g: (torch.randn(2, 128, 320, generator=g), 8, 16))],
 )
 over_op = fused_op(
     over_picture,
     naive=_naive_over,
-    lowerings={"litert": lambda vector: vector, "webgpu": lambda b, vector: vector},  # [b, 1, 1, c]
+    lowerings={
+        "litert": lambda vector: vector,  # [b, 1, 1, c]
+        "webgpu": lambda b, vector: vector,
+        "coreml": lambda b, vector: b.over_picture(vector),
+    },
     cases=[Case("320", lambda g: (torch.randn(2, 320, generator=g),))],
 )
 join_op = fused_op(
@@ -107,6 +113,7 @@ join_op = fused_op(
     lowerings={
         "litert": lambda first, second: torch.cat([first, second], dim=-1),
         "webgpu": _webgpu_join,
+        "coreml": lambda b, first, second: b.join(first, second),
     },
     cases=[
         Case(

@@ -11,6 +11,7 @@ from converter.ops import tflite
 from converter.ops.registry import Case, fused_op
 
 if TYPE_CHECKING:
+    from converter.targets.coreml.builder import Builder, Var
     from converter.targets.webgpu.builder import Value
     from converter.targets.webgpu.kernels import Kernels
 
@@ -52,6 +53,10 @@ def webgpu(
     return b.matmul(x, weight, bias, activation, residual=residual, vector=vector)
 
 
+def coreml(b: "Builder", x: "Var", weight: Tensor, bias: Tensor | None, activation: str) -> "Var":
+    return b.linear(x, weight, bias, activation)
+
+
 def naive(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     y = x @ weight.transpose(0, 1)
     y = y if bias is None else y + bias
@@ -78,7 +83,7 @@ def _case(
 op = fused_op(
     linear,
     naive=naive,
-    lowerings={"litert": litert, "webgpu": webgpu},
+    lowerings={"litert": litert, "webgpu": webgpu, "coreml": coreml},
     cases=[
         _case("attention projection, no bias", 1024, 640, 640, "", bias=False),
         _case("time embedding", 1, 320, 1280, "silu"),

@@ -11,6 +11,7 @@ from torch import Tensor
 from converter.ops.registry import Case, fused_op
 
 if TYPE_CHECKING:
+    from converter.targets.coreml.builder import Builder, Var
     from converter.targets.webgpu.builder import Value
     from converter.targets.webgpu.kernels import Kernels
     from runtime_py.webgpu.plan import Port
@@ -63,6 +64,10 @@ def webgpu(b: "Kernels", timestep: "Port", width: int, cosine_first: bool, shift
     return y
 
 
+def coreml(b: "Builder", timestep: "Var", width: int, cosine_first: bool, shift: float) -> "Var":
+    return b.vector(b.sinusoid(timestep, width, cosine_first, shift))
+
+
 def _constant(values: NDArray[Any]) -> Tensor:
     return torch.from_numpy(values.astype(np.float32))
 
@@ -78,7 +83,7 @@ def naive(timestep: Tensor, width: int, cosine_first: bool, shift: float) -> Ten
 op = fused_op(
     timestep_embedding,
     naive=naive,
-    lowerings={"litert": litert, "webgpu": webgpu},
+    lowerings={"litert": litert, "webgpu": webgpu, "coreml": coreml},
     cases=[
         Case("early", lambda g: (torch.tensor([981.0]), 320, True, 0.0)),
         Case("late, between two steps", lambda g: (torch.tensor([1.5, 0.0]), 320, True, 0.0)),

@@ -9,6 +9,7 @@ from torch import Tensor
 from converter.ops.registry import Case, fused_op
 
 if TYPE_CHECKING:
+    from converter.targets.coreml.builder import Builder, Var
     from converter.targets.webgpu.builder import Value
     from converter.targets.webgpu.kernels import Kernels
     from runtime_py.webgpu.plan import Port
@@ -43,6 +44,10 @@ def webgpu(b: "Kernels", tokens: "Port", table: Tensor, positions: Tensor) -> "V
     return y
 
 
+def coreml(b: "Builder", tokens: "Var", table: Tensor, positions: Tensor) -> "Var":
+    return b.embedded(tokens, table, positions)
+
+
 def _case(g: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     tokens = torch.randint(0, 1000, (2, 77), generator=g, dtype=torch.int32)
     return tokens, torch.randn(1000, 64, generator=g), torch.randn(77, 64, generator=g)
@@ -51,6 +56,6 @@ def _case(g: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
 op = fused_op(
     token_embedding,
     naive=naive,
-    lowerings={"litert": litert, "webgpu": webgpu},
+    lowerings={"litert": litert, "webgpu": webgpu, "coreml": coreml},
     cases=[Case("77 tokens", _case)],
 )

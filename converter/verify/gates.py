@@ -16,11 +16,16 @@ COMPONENT: dict[tuple[str, str], float] = {
     ("int8", "*"): 37,
     ("int8-weights", "*"): 45,
     ("w8a8", "*"): 15,
+    # Of Core ML's forms, what is wanted of any model: eight bits should be hard to tell from fp16.
+    **{(stored, "coreml"): 50 for stored in ("int8", "palette8", "w8a8")},
+    **{(stored, "coreml"): 35 for stored in ("palette6", "palette4", "palette4-g16", "int4")},
+    ("recipe", "coreml"): 35,
 }
 #: dB of the finished picture; twenty steps amplify what one evaluation got wrong.
 PICTURE: dict[tuple[str, str], float] = {
     ("fp32", "*"): 45,
     ("fp16", "*"): 35,
+    ("fp16", "coreml"): 40,
 }
 #: Points that the prompt score may be below the source's, on the same prompts and seeds.
 SCORE: dict[tuple[str, str], float] = {

@@ -91,6 +91,7 @@ def verify(
             report.figures += compare_components(package, engine, where or "", recording, announce)
             _report_adapter(report, engine, where or "")
             _report_delegation(report, engine)
+            _report_overflow(report, engine)
             if bisect and where == "gpu":
                 _bisect_failures(report, package, engine, recording, announce)
             try:
@@ -180,6 +181,13 @@ def _report_delegation(report: Report, engine: Engine) -> None:
         )
         if not said.whole:
             report.failures.append(f"{said.file} is not whole on the GPU: {said.refused}")
+
+
+def _report_overflow(report: Report, engine: Engine) -> None:
+    """Operations of the shipped program that made infinities out of finite numbers."""
+    for component, found in getattr(engine, "overflow", {}).items():
+        for name, seen in found.items():
+            report.failures.append(f"{component}: {name} ({seen.type}) overflows in fp16")
 
 
 def _bisect_failures(

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from converter.checkpoints import open_checkpoint
-from converter.convert import Options, convert
+from converter.convert import convert
+from converter.options import Options
 from converter.verify.gates import COMPONENT, PICTURE, gate
 from runtime_py.engines import Engine, open_engine
 from runtime_py.errors import PocketSDError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from runtime_py.cli.options import WeightedFile, overwrite_option, size_options
+from runtime_py.cli.options import NamedValue, Size, WeightedFile, overwrite_option, size_options
 
 EPILOG = """\b
 Examples:
@@ -15,6 +15,7 @@ Examples:
   pocketsd convert model.safetensors --vae better-vae.safetensors -o model.pkg
   pocketsd convert model.ckpt --lora style.safetensors:0.8 --embedding cat.pt:cat
   pocketsd convert ./sd15 --target litert --precision fp16 --height 512 --width 768
+  pocketsd convert ./sd15 --target coreml --set ios=17 --set unet.attention=split-einsum-v2
   pocketsd convert ./sd15 --scheduler euler --scheduler lcm --steps 20 --steps 4
 """
 
@@ -27,12 +28,32 @@ Examples:
 @click.option("--target", default="torch", show_default=True, help="What the package is for.")
 @click.option("--precision", help="How weights are stored. [the target's first]")
 @click.option(
+    "--recipe",
+    type=click.Path(path_type=Path),
+    help="A form for each layer's weights, from `pocketsd recipe`; instead of --precision.",
+)
+@click.option(
     "--calibration",
     type=click.Path(path_type=Path),
     help="A recording (`pocketsd record`), for precisions with activations in int8.",
 )
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    type=NamedValue(),
+    metavar="[COMPONENT.]NAME=VALUE",
+    help="A setting of the target; repeatable. `pocketsd targets` lists them.",
+)
 @click.option("--components", help="Only these, separated by commas. [all]")
 @size_options
+@click.option(
+    "--also",
+    "sizes",
+    multiple=True,
+    type=Size(),
+    help="A further size in the same package, where the target can share weights; repeatable.",
+)
 @click.option(
     "--batch-cfg",
     type=click.IntRange(1, 2),
@@ -85,10 +106,13 @@ def command(
     output: Path | None,
     target: str,
     precision: str | None,
+    recipe: Path | None,
     calibration: Path | None,
+    settings: tuple[tuple[str, str], ...],
     components: str | None,
     height: int | None,
     width: int | None,
+    sizes: tuple[tuple[int, int], ...],
     batch_cfg: int,
     schedulers: tuple[str, ...],
     steps: tuple[int, ...],
@@ -118,7 +142,8 @@ def command(
     if not dry_run:
         require_free(out, overwrite=overwrite)
     conversion = converter_module("convert")
-    options = conversion.Options(
+    read_recipe = converter_module("quantize.recipe_file").read
+    options = converter_module("options").Options(
         target=target,
         precision=precision,
         components=tuple(c.strip() for c in components.split(",")) if components else (),
@@ -128,8 +153,11 @@ def command(
         schedulers=schedulers,
         steps=steps,
         recording=None if calibration is None else read(calibration),
+        settings=dict(settings),
+        recipe=None if recipe is None else read_recipe(recipe),
+        sizes=sizes,
     )
-    conversion.check(options)
+    converter_module("options").check(options)
     with stages("Reading", 4) as announce:
         checkpoint = converter_module("checkpoints").open_checkpoint(
             model,

@@ -73,7 +73,7 @@ def _convert(steps: int) -> Package:
     from runtime_py.package import is_package
 
     conversion = converter_module("convert")
-    options = conversion.Options(steps=(steps,))
+    options = converter_module("options").Options(steps=(steps,))
     with as_file(files("mobile_assets") / MODEL) as folder:
         checkpoint = converter_module("checkpoints").open_checkpoint(folder)
         with stages("Converting", conversion.stage_count(options)) as announce:

@@ -25,6 +25,34 @@ class WeightedFile(click.ParamType[tuple[Path, float]]):
         return Path(path), float(weight)
 
 
+class NamedValue(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE, as in `--set ios=17`."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, given = str(value).partition("=")
+        if not name or not equals:
+            self.fail(f"{value!r} is not like ios=17")
+        return name, given
+
+
+class Size(click.ParamType[tuple[int, int]]):
+    """WIDTHxHEIGHT, given on as (height, width)."""
+
+    name = "WIDTHxHEIGHT"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        width, _, height = str(value).partition("x")
+        if not (width.isdecimal() and height.isdecimal() and len(width + height) <= 8):
+            self.fail(f"{value!r} is not like 768x512")
+        return int(height), int(width)
+
+
 class Margins(click.ParamType[dict[str, int]]):
     """left=64,top=32 : pixels to add on each side."""
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import click
 
+FINE = 100  # parts of a stage that a bar can tell apart
+
 
 @contextmanager
 def bar(label: str, length: int) -> Iterator[Callable[[int, str], None]]:
@@ -33,14 +35,19 @@ def bar(label: str, length: int) -> Iterator[Callable[[int, str], None]]:
 
 
 @contextmanager
-def stages(label: str, count: int) -> Iterator[Callable[[str], None]]:
-    """Yields `announce(stage)`, called as each stage begins; the bar moves as each one ends."""
-    with bar(label, count) as advance:
+def stages(label: str, count: int) -> Iterator[Callable[..., None]]:
+    """Yields `announce(stage, done=0.0)`, called as each stage begins and, if it likes, within."""
+    with bar(label, count * FINE) as advance:
         begun: list[str] = []
+        drawn = 0
 
-        def announce(stage: str) -> None:
-            advance(1 if begun else 0, stage)
-            begun.append(stage)
+        def announce(stage: str, done: float = 0.0) -> None:
+            nonlocal drawn
+            if not begun or begun[-1] != stage:
+                begun.append(stage)
+            position = int(FINE * (len(begun) - 1 + done))
+            advance(position - drawn, stage)
+            drawn = position
 
         yield announce
-        advance(1, "")
+        advance(count * FINE - drawn, "")

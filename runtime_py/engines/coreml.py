@@ -61,6 +61,7 @@ class CoreMLEngine:
         self.arithmetic = arithmetic or ("fp32" if stored == "fp32" else "fp16")
         self.compute_units = compute_units or ("all" if mac and arithmetic is None else None)
         self._chains: dict[str, dict[Link, Runner]] = {}
+        self._past: dict[str, dict[str, Range]] = {}  # ranges of components that are unloaded
 
     @property
     def overflow(self) -> dict[str, dict[str, Range]]:
@@ -74,7 +75,7 @@ class CoreMLEngine:
     @property
     def ranges(self) -> dict[str, dict[str, Range]]:
         """By component, what the results of each operation have reached, by name."""
-        return {
+        return self._past | {
             component: {
                 name: seen
                 for runner in chain.values()
@@ -114,6 +115,7 @@ class CoreMLEngine:
         return tuple(plans)
 
     def unload(self, component: str) -> None:
+        self._past = self.ranges
         self._chains.pop(component, None)
 
     def close(self) -> None:

@@ -19,9 +19,9 @@ from converter.models import UNetConfig, build
 from converter.ops import tflite
 from converter.ops.attention import rows_at_once
 from converter.ops.standardise import standardised
+from converter.partition import Part, partition
 from converter.targets.litert import absorb
 from converter.targets.litert.lowered import Lowered, channels_first, channels_last
-from converter.targets.litert.partition import Part, partition
 from runtime_py.engines.chain import Link, chain_of, last_uses
 from runtime_py.errors import PocketSDError
 from runtime_py.package import Component, TensorSpec

@@ -160,8 +160,8 @@ def _tensors(setting: Setting, *names: str) -> tuple[Any, ...]:
 def convert_ours(setting: Setting, key: str) -> list[Link]:
     from converter.components import with_weights
     from converter.graph import export
+    from converter.partition import partition
     from converter.targets.litert.flatbuffer import write_tflite
-    from converter.targets.litert.partition import partition
 
     names = ("latent", "timestep", "embedding")
     inputs = _tensors(setting, *names)

@@ -123,8 +123,8 @@ def _run_plan(subject: Subject, folder: Path, adapter: str, profile: bool) -> Se
 
 def _tflite(subject: Subject, folder: Path) -> None:
     from converter.graph import export
+    from converter.partition import partition
     from converter.quantize import get_recipe
-    from converter.targets.litert.partition import partition
     from converter.targets.litert.writer import LARGEST, WIDEST, write_part
 
     inputs = tensors(subject)

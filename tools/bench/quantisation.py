@@ -22,7 +22,8 @@ from typing import Any
 import click
 
 from converter.checkpoints import open_checkpoint
-from converter.convert import Options, convert
+from converter.convert import convert
+from converter.options import Options
 from converter.quantize import RECIPES
 from runtime_py.cli.progress import stages
 from runtime_py.engines import Engine, open_engine

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from converter.fold import fold_constants
+from converter.partition import Part
 from converter.targets.litert.lowered import Lowered
-from converter.targets.litert.partition import Part
 from runtime_py.native_output import captured
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from converter.ops import get_op
+from converter.partition import Part
 from converter.targets.litert.absorb import absorb
-from converter.targets.litert.partition import Part
 
 NAME = "litert"
 

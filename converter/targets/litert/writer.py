@@ -11,13 +11,12 @@ from torch import Tensor
 
 from converter.components import example
 from converter.graph import export
+from converter.partition import Part, partition
 from converter.quantize import RECIPES, Recipe, Rule, get_recipe
-from converter.targets import Job
-from converter.targets.litert.partition import Part, partition
+from converter.targets import Job, Target
 from runtime_py.engines import Array
 from runtime_py.engines.chain import Link
 from runtime_py.package import Component
-from runtime_py.pipeline import in_slices
 
 NAME = "litert"
 #: Of one file. LiteRT.js in a browser fails on 900 MB, some phones' GPUs allocate no more than
@@ -28,7 +27,7 @@ LARGEST = 450_000_000
 WIDEST = 900_000_000
 
 
-class LiteRTTarget:
+class LiteRTTarget(Target):
     name = NAME
     precisions = tuple(RECIPES[NAME])
     fixed_shapes = True
@@ -41,7 +40,7 @@ class LiteRTTarget:
         outputs = [spec.name for spec in job.spec.outputs(job.geometry)]
         parts = partition(export(job.module(), inputs), outputs, _limit(job, recipe))
         links = []
-        samples = _samples(job) if recipe.calibrates(job.spec.name) else []
+        samples = job.samples() if recipe.calibrates(job.spec.name) else []
         for index, part in enumerate(parts):
             stem = job.spec.name if len(parts) == 1 else f"{job.spec.name}-{index}"
             file = job.folder / f"{stem}.tflite"
@@ -58,15 +57,6 @@ def _limit(job: Job, recipe: Recipe) -> int:
     if not recipe.of(job.spec.name):
         return LARGEST
     return min(int(LARGEST * 4 / recipe.weight_bytes), WIDEST)
-
-
-def _samples(job: Job) -> list[dict[str, Array]]:
-    """The recorded inputs of a component, in the batches it is built for."""
-    assert job.recording is not None
-    size = job.spec.inputs(job.geometry)[0].shape[0]
-    assert size is not None
-    recorded = job.recording.of(job.spec.name)
-    return [part for sample in recorded for part in in_slices(sample.inputs, size)]
 
 
 def write_part(

@@ -6,13 +6,13 @@ import torch
 from safetensors.torch import save_file
 
 from converter.models.config import to_json
-from converter.targets import Job
+from converter.targets import Job, Target
 from runtime_py.package import Component
 
 STORED = {"fp32": torch.float32, "fp16": torch.float16}
 
 
-class TorchTarget:
+class TorchTarget(Target):
     name = "torch"
     precisions = tuple(STORED)
     fixed_shapes = False

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from converter.fold import fold_constants
+from converter.graph import attribute, layer_name
 from converter.ops import get_op
 from converter.targets.webgpu.builder import Joined, Value
 from converter.targets.webgpu.fuse import fuse
@@ -61,13 +61,13 @@ def _walk(
             builder.label = spec.name
             known[node] = pack(builder, spec, ins[spec.name])
         elif node.op == "get_attr":
-            known[node] = _attribute(module, node.target)
+            known[node] = attribute(module, node.target).detach()
         elif node.op == "output":
             for result, spec in zip(node.args[0], outputs, strict=True):
                 builder.label = spec.name
                 unpack(builder, known[result], spec, outs[spec.name])
         else:
-            builder.label = _label(node)
+            builder.label = layer_name(node)
             args, kwargs = _known((node.args, node.kwargs), known)
             known[node] = _form(node)(builder, *args, **kwargs)
 
@@ -85,16 +85,6 @@ def _add(builder: Kernels, x: Value, y: Value) -> Value:
     if x.rows < y.rows:
         x, y = y, x
     return builder.elementwise("add", builder.materialise(x), builder.materialise(y))
-
-
-def _label(node: Node) -> str:
-    """The layer's name in the checkpoint where it has weights, else the graph's."""
-    for argument in node.args[1:]:
-        if isinstance(argument, Node) and argument.op == "get_attr":
-            name = str(argument.target).removeprefix("folded_")
-            if name.endswith((".weight", "_weight")):
-                return name[: -len(".weight")]
-    return node.name
 
 
 def _known(arguments: Any, known: Mapping[Node, Any]) -> Any:
@@ -147,9 +137,3 @@ def _channels_last(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         b, c, h, w = shape
         return b, h, w, c
     return shape
-
-
-def _attribute(module: Any, path: str) -> Tensor:
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module.detach()

@@ -12,8 +12,8 @@ from torch.export import ExportedProgram
 
 from converter.checkpoints import open_checkpoint
 from converter.components import ComponentSpec, Geometry, example, geometry, get_component
-from converter.convert import NAMES
 from converter.graph import export
+from converter.options import NAMES
 from runtime_py.errors import PocketSDError
 
 Subject = tuple[

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from converter.components import example
 from converter.graph import export
-from converter.targets import Job
+from converter.targets import Job, Target
 from runtime_py.package import Component
 from runtime_py.webgpu.plan import Plan, check_plan, write_plan
 
@@ -19,7 +19,7 @@ NAME = "webgpu"
 PRECISIONS = {"fp16": ("f16", False), "fp32": ("f32", False), "int8": ("f16", True)}
 
 
-class WebGPUTarget:
+class WebGPUTarget(Target):
     name = NAME
     precisions = tuple(PRECISIONS)
     fixed_shapes = True

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
+
+from converter.graph import attribute
 
 #: How far back from a full part to look for a better place to cut, as a share of its weights.
 SLACK = 0.3
@@ -44,6 +44,12 @@ def partition(program: ExportedProgram, outputs: Sequence[str], limit: int | Non
     for begin, end in zip([0, *ends], [*ends, len(nodes)], strict=True):
         parts.append(_extract(module, nodes[begin:end], names))
     return parts
+
+
+def heaviest(program: ExportedProgram) -> int:
+    """Bytes of weights of the largest layer."""
+    module: Any = program.module(check_guards=False)
+    return max(_weight_bytes(module, [n for n in module.graph.nodes if n.op == "call_function"]))
 
 
 def _ends(
@@ -78,7 +84,7 @@ def _weight_bytes(module: GraphModule, nodes: list[Node]) -> list[int]:
     for node in nodes:
         weights = {n for n in node.all_input_nodes if n.op == "get_attr"} - seen
         seen |= weights
-        sizes.append(sum(_attribute(module, str(n.target)).nbytes for n in weights))
+        sizes.append(sum(attribute(module, str(n.target)).nbytes for n in weights))
     return sizes
 
 
@@ -121,10 +127,3 @@ def _extract(module: GraphModule, nodes: list[Node], names: dict[Node, str]) -> 
         frozenset(crossing),
         {name: tuple(node.meta["val"].shape) for name, node in ends.items()},
     )
-
-
-def _attribute(module: torch.nn.Module, path: str) -> Tensor:
-    value: Any = module
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value

@@ -1,0 +1,1 @@
+"""Core ML: .mlpackage files for iPhones, written and checked on any machine."""
