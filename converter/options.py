@@ -57,7 +57,8 @@ def check(options: Options) -> None:
             f"target {target.name} holds one size a package", mend="convert once for each size"
         )
     for name in NAMES:
-        target.check(precision, name, settings_of(target, options.settings, name), options.recipe)
+        settings = settings_of(target, options.settings, name)
+        target.check(precision, name, settings, options.recipe, 1 + len(options.sizes))
 
 
 def precision_of(options: Options) -> str:

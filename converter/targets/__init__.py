@@ -80,6 +80,7 @@ class Target(Protocol):
         component: str,
         settings: Mapping[str, str],
         recipe: WeightRecipe | None = None,
+        sizes: int = 1,
     ) -> None:
         """Refuse a component's precision and settings that do not go together."""
         return

@@ -88,6 +88,10 @@ def engine_options(function: F) -> F:
     function = click.option(
         "--adapter", help="Part of a GPU's name, for webgpu. [the likeliest GPU]"
     )(function)
+    function = click.option(
+        "--compute-units",
+        help="Of Core ML, on macOS: all, cpu-only, cpu-and-gpu or cpu-and-ne. [all]",
+    )(function)
     return click.option("--accelerator", help="cpu or gpu, where the engine has both. [cpu]")(
         function
     )

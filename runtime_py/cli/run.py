@@ -89,6 +89,7 @@ def command(
     accelerator: str | None,
     adapter: str | None,
     threads: int | None,
+    compute_units: str | None,
     preview: Path | None,
     output: Path,
     overwrite: bool,
@@ -113,7 +114,14 @@ def command(
         request = _extended(opened, request, outpaint)
     outputs = _outputs(output, request.seeds, overwrite)
     table = table_for(opened, scheduler, steps)
-    running = open_engine(opened, engine, accelerator=accelerator, adapter=adapter, threads=threads)
+    running = open_engine(
+        opened,
+        engine,
+        accelerator=accelerator,
+        adapter=adapter,
+        threads=threads,
+        compute_units=compute_units,
+    )
     try:
         drawn = _draw(running, opened, table, request, preview)
     finally:

@@ -16,6 +16,7 @@ from converter.targets import Job, Target
 from converter.targets.coreml.choices import SETTINGS, Choices, choices
 from converter.targets.coreml.precisions import PRECISIONS, W8A8, precision, require_ios
 from runtime_py.engines.chain import Link
+from runtime_py.errors import PocketSDError
 from runtime_py.native_output import silenced
 from runtime_py.package import Component
 
@@ -36,6 +37,7 @@ class CoreMLTarget(Target):
         component: str,
         settings: Mapping[str, str],
         recipe: WeightRecipe | None = None,
+        sizes: int = 1,
     ) -> None:
         chosen, wanted = choices(settings), precision(stored, component)
         forms = {stored: wanted.form}
@@ -44,6 +46,10 @@ class CoreMLTarget(Target):
             forms = {f"{component}'s {layer}": form for layer, form in own.layers.items()}
             forms[component] = own.default
         require_ios(forms, chosen.ios, wanted.activations)
+        if sizes > 1 and chosen.ios < 18:
+            raise PocketSDError(
+                f"several sizes need iOS 18, not {chosen.ios}", mend="convert once for each size"
+            )
 
     def write(self, job: Job) -> Component:
         with silenced():  # coremltools tells of what it could not load
