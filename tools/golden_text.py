@@ -16,6 +16,7 @@ from tools.fake_engine import LENGTH
 from tools.tiny_sd.tokenizer import learn_merges
 
 TINY_TOKENIZER = Path(__file__).resolve().parent.parent / "mobile_assets/tiny-sd/tokenizer"
+USUAL_MARKS = "\u0300\u0301\u0302\u0308\u030a\u0323\u0327\u0342"
 
 PROMPTS = (
     "",
@@ -136,7 +137,7 @@ def _accented(known: list[int]) -> Iterator[list[str]]:
     ]
     for _ in range(200):
         text = "".join(
-            rng.choice(rng.choice((joined, marks, marks, korean, "aeiousgAEO")))
+            rng.choice(rng.choice((joined, marks, USUAL_MARKS, korean, "aeiousgAEO")))
             for _ in range(rng.randint(2, 8))
         )
         yield [text, unicodedata.normalize("NFC", text)]
