@@ -31,16 +31,20 @@ extension Component {
         return links
     }
 
-    /// The function of a multi-function model that draws this size; nil where there is only one.
+    /// By size as "WIDTHxHEIGHT", the functions of a multi-function model; none where it has only one.
+    func functions() throws -> [(name: String, value: JSONReading)] {
+        try JSONReading(config, path: "\(name).config").optional("functions")?.entries() ?? []
+    }
+
+    /// The function that draws this size; nil where there is only one.
     public func function(height: Int, width: Int) throws -> String? {
-        let size = "\(height)x\(width)"
-        guard let functions = try JSONReading(config, path: "\(name).config").optional("functions")
-        else { return nil }
-        guard let found = try functions.optional(size) else {
-            let have = try functions.entries().map(\.name).joined(separator: ", ")
-            throw PocketSDError("\(name) has no function for \(size) (it has \(have))")
+        let size = "\(width)x\(height)", have = try functions()
+        if have.isEmpty { return nil }
+        guard let found = have.first(where: { $0.name == size }) else {
+            let names = have.map(\.name).joined(separator: ", ")
+            throw PocketSDError("\(name) has no function for \(size) (it has \(names))")
         }
-        return try found.string()
+        return try found.value.string()
     }
 }
 

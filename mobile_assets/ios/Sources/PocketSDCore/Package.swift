@@ -64,6 +64,15 @@ public struct Package: Sendable {
         }
     }
 
+    /// The picture sizes built into it, as "WIDTHxHEIGHT"; none: any.
+    public func sizes() throws -> [String] {
+        let unet = try manifest.component("unet"), functions = try unet.functions()
+        if !functions.isEmpty { return functions.map(\.name) }
+        let latent = unet.inputs[0].shape
+        let isFixed = latent.count > 2 && latent[2] != nil
+        return isFixed ? ["\(manifest.picture.width)x\(manifest.picture.height)"] : []
+    }
+
     public var bytes: Int { manifest.files.values.reduce(0) { $0 + $1.bytes } }
 
     private func checkFiles() throws {

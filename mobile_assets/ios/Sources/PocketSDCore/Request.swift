@@ -18,11 +18,10 @@ public struct Request: Sendable {
     public func size(for package: Package) throws -> (height: Int, width: Int) {
         let picture = package.manifest.picture
         let (height, width) = (self.height ?? picture.height, self.width ?? picture.width)
-        let latent = try package.manifest.component("unet").inputs[0].shape
-        let isFixed = latent.count > 2 && latent[2] != nil
-        guard !isFixed || (height, width) == (picture.height, picture.width) else {
+        let sizes = try package.sizes()
+        guard sizes.isEmpty || sizes.contains("\(width)x\(height)") else {
             throw PocketSDError(
-                "this package draws \(picture.width)x\(picture.height) pictures only",
+                "this package draws \(sizes.joined(separator: " and ")) pictures only",
                 at: package.path, mend: "convert it again with --height and --width")
         }
         for (name, size) in [("height", height), ("width", width)] {

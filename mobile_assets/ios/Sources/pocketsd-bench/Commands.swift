@@ -9,6 +9,7 @@ import PocketSDCoreML
 func check(_ path: URL, prompt: String?) throws -> [String] {
     let package = try Package(opening: path)
     let (manifest, picture) = (package.manifest, package.manifest.picture)
+    let sizes = try package.sizes().joined(separator: ", ")
     for name in manifest.samplers.keys.sorted() {
         let parts = name.split(separator: "/")
         guard parts.count == 2, let steps = Int(parts[1]) else {
@@ -19,7 +20,7 @@ func check(_ path: URL, prompt: String?) throws -> [String] {
     let tokenizer = try package.tokenizer()
     var lines = [
         "\(manifest.model): \(manifest.target), \(manifest.precision), "
-            + "\(picture.width)x\(picture.height)",
+            + (sizes.isEmpty ? "any size, usually \(picture.width)x\(picture.height)" : sizes),
         "components: \(manifest.components.map(\.name).joined(separator: ", "))",
         "samplers: \(manifest.samplers.keys.sorted().joined(separator: ", "))",
         "\(manifest.files.count) files of \(package.bytes) bytes, all as listed",

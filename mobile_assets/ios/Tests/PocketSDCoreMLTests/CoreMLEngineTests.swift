@@ -129,12 +129,12 @@ final class CoreMLEngineTests: XCTestCase {
     }
 
     func testAFunctionIsChosenBySize() throws {
-        let package = try package(config: #""functions":{"16x8":"wide"},"#)
+        let package = try package(config: #""functions":{"8x16":"wide"},"#)
         let answer = try engine(package, height: 16).run("unet", inputs())
         XCTAssertEqual(try answer["noise"]?.floats(), latent.map { 0.5 * ($0 * 10 + 4 * ($0 + 3)) })
         XCTAssertEqual(MLModel.opened.map(\.functionName), ["wide", "wide"])
         XCTAssertThrowsError(try engine(package, height: 24).load("unet")) {
-            XCTAssertEqual("\($0)", "unet has no function for 24x8 (it has 16x8)")
+            XCTAssertEqual("\($0)", "unet has no function for 8x24 (it has 8x16)")
         }
     }
 

@@ -125,7 +125,25 @@ final class DrawingTests: XCTestCase {
             $0.image = try Picture(height: 16, width: 24, pixels: pixels)
             $0.strength = 0
         }
+        try assertSizes(package)
         assertRefused("no table") { _ = try package.table("lcm", steps: 5) }
+    }
+
+    /// Functions name the sizes that a package has; their width comes first.
+    private func assertSizes(_ package: Package) throws {
+        XCTAssertEqual(try package.sizes(), ["24x16"])
+        let text = try Golden.read("package").member("manifests").member("any").string()
+        let several = text.replacingOccurrences(
+            of: "\"config\": {},\n   \"files\": [\n    \"unet.bin\"",
+            with: #""config": {"functions": {"24x16": "a", "32x8": "b"}}, "files": ["unet.bin""#)
+        let manifest = try Manifest(reading: JSONReading(JSON(parsing: Array(several.utf8))))
+        let large = try Package(path: package.path, manifest: manifest)
+        XCTAssertEqual(try large.sizes(), ["24x16", "32x8"])
+        var request = Request(prompt: "")
+        (request.height, request.width) = (8, 32)
+        XCTAssertEqual(try request.size(for: large).width, 32)
+        (request.height, request.width) = (32, 8)
+        assertRefused("24x16 and 32x8 pictures only") { _ = try request.size(for: large) }
     }
 
     /// An engine's answer is believed only as far as its shape and its numbers go.

@@ -37,6 +37,11 @@ final class PackageTests: XCTestCase {
             let steps = try XCTUnwrap(Int(parts[1]))
             XCTAssertEqual(try package.table(String(parts[0]), steps: steps).steps, steps)
         }
+        if package.manifest.target == "coreml" {
+            for component in package.manifest.components {
+                XCTAssertFalse(try component.chain().isEmpty)
+            }
+        }
         XCTAssertEqual(try package.tokenizer()("a red circle").ids.count, 77)
         XCTAssertEqual(package.manifest.picture.preview.count, 3)
     }
