@@ -12,7 +12,8 @@ let package = Package(
     targets: [
         .target(name: "PocketSDCore"),
         .target(name: "PocketSDCoreML", dependencies: ["PocketSDCore"]),
-        .executableTarget(name: "pocketsd-bench", dependencies: ["PocketSDCore", "PocketSDCoreML"]),
+        .executableTarget(
+            name: "pocketsd-bench", dependencies: ["PocketSDCore", "PocketSDCoreML"]),
         .testTarget(name: "PocketSDCoreTests", dependencies: ["PocketSDCore", "pocketsd-bench"]),
     ]
 )
@@ -25,6 +26,7 @@ if Context.environment["POCKETSD_STAND_IN"] != nil {
         .target(name: "PocketSDCore"),
         .target(name: "PocketSDCoreML", dependencies: ["PocketSDCore", "CoreML"]),
         .testTarget(
-            name: "PocketSDCoreMLTests", dependencies: ["PocketSDCore", "PocketSDCoreML", "CoreML"]),
+            name: "PocketSDCoreMLTests",
+            dependencies: ["PocketSDCore", "PocketSDCoreML", "CoreML"]),
     ]
 }

@@ -106,6 +106,15 @@ def test_what_cannot_be_done_is_one_line(build: Path, left: Path, tiny_package: 
         assert ran.stderr.count("\n") == 1
 
 
+def test_the_style_is_kept() -> None:
+    places = ("Sources", "Tests", "App", "Package.swift")
+    command = ["swift", "format", "lint", "--strict", "--recursive", *places]
+    ran = subprocess.run(command, cwd=IOS, capture_output=True, text=True)
+    if "unknown or missing subcommand" in ran.stderr:
+        pytest.skip("this Swift comes without its formatter")
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_the_engine_on_a_stand_in_for_core_ml(tmp_path: Path) -> None:
     ran = swift(tmp_path, "test", "-Xswiftc", "-warnings-as-errors", POCKETSD_STAND_IN="1")
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-4000:]

@@ -60,9 +60,11 @@ private func measure(
         for: .documentDirectory, in: .userDomainMask, appropriateFor: nil, create: true)
     let folders = try FileManager.default.contentsOfDirectory(
         at: documents, includingPropertiesForKeys: nil)
-    guard let folder = folders.first(where: {
-        FileManager.default.fileExists(atPath: $0.appendingPathComponent("manifest.json").path)
-    }) else { throw PocketSDError("there is no package in this app's folder") }
+    guard
+        let folder = folders.first(where: {
+            FileManager.default.fileExists(atPath: $0.appendingPathComponent("manifest.json").path)
+        })
+    else { throw PocketSDError("there is no package in this app's folder") }
 
     show("Checking \(folder.lastPathComponent)")
     let package = try Package(opening: folder)

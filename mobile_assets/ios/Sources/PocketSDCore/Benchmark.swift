@@ -11,7 +11,8 @@ public struct Benchmark {
 
     public init(request: Request, sampler: String, steps: Int, warmups: Int, repeats: Int) throws {
         guard (0...1000).contains(warmups), (1...1000).contains(repeats) else {
-            throw PocketSDError("\(warmups) warm-ups and \(repeats) repeats are not 0 and 1 to 1000")
+            throw PocketSDError(
+                "\(warmups) warm-ups and \(repeats) repeats are not 0 and 1 to 1000")
         }
         (self.request, self.sampler, self.steps) = (request, sampler, steps)
         (self.warmups, self.repeats) = (warmups, repeats)
@@ -83,7 +84,9 @@ public struct Device: Sendable {
         thermalState: @escaping @Sendable () -> String,
         peakMemoryBytes: @escaping @Sendable () -> UInt64?
     ) {
-        (self.kind, self.model, self.system, self.systemVersion) = (kind, model, system, systemVersion)
+        (self.kind, self.model, self.system, self.systemVersion) = (
+            kind, model, system, systemVersion
+        )
         cores = ProcessInfo.processInfo.processorCount
         memoryBytes = ProcessInfo.processInfo.physicalMemory
         (self.thermalState, self.peakMemoryBytes) = (thermalState, peakMemoryBytes)

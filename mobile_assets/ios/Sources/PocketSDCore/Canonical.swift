@@ -31,7 +31,7 @@ enum Canonical {
     private static func joined(_ scalars: Scalars) -> Scalars {
         var found: Scalars = []
         var starter: Int?
-        var lastClass = 0  // of what stands between the starter and the next scalar; 0: nothing does
+        var lastClass = 0  // of what stands between the starter and the next scalar
         for scalar in scalars {
             let kind = combiningClass(scalar)
             let isNext = starter == found.count - 1
@@ -58,7 +58,9 @@ enum Canonical {
         let second: Unicode.Scalar
     }
 
-    private static let tables: (mappings: [Unicode.Scalar: Scalars], wholes: [Pair: Unicode.Scalar]) = {
+    private typealias Tables = (mappings: [Unicode.Scalar: Scalars], wholes: [Pair: Unicode.Scalar])
+
+    private static let tables: Tables = {
         var mappings: [Unicode.Scalar: Scalars] = [:]
         var wholes: [Pair: Unicode.Scalar] = [:]
         var next: UInt32 = 0
@@ -97,7 +99,8 @@ private enum Hangul {
     static func joined(_ first: Unicode.Scalar, _ second: Unicode.Scalar) -> Unicode.Scalar? {
         let (a, b) = (first.value, second.value)
         if a >= leads, a - leads < count.leads, b >= vowels, b - vowels < count.vowels {
-            return Unicode.Scalar(syllables + ((a - leads) * count.vowels + b - vowels) * count.trails)
+            return Unicode.Scalar(
+                syllables + ((a - leads) * count.vowels + b - vowels) * count.trails)
         }
         guard a >= syllables, parts(of: first)?.count == 2, b > trails, b - trails < count.trails
         else { return nil }

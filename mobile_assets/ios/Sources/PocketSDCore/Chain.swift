@@ -8,7 +8,8 @@ public struct Link: Equatable, Sendable {
 extension Component {
     /// The files to run one after the other, checked to fit together.
     public func chain() throws -> [Link] {
-        let links = try JSONReading(config, path: "\(name).config").member("chain").list().map { link in
+        let chain = try JSONReading(config, path: "\(name).config").member("chain")
+        let links = try chain.list().map { link in
             Link(
                 file: try link.member("file").string(),
                 inputs: try link.member("inputs").list().map { try $0.string() },
@@ -18,10 +19,12 @@ extension Component {
         for link in links {
             // An .mlpackage is a folder: the package lists the files within.
             guard files.contains(where: { $0 == link.file || $0.hasPrefix(link.file + "/") }) else {
-                throw PocketSDError("\(name) chains \(quoted(link.file)), which is none of its files")
+                throw PocketSDError(
+                    "\(name) chains \(quoted(link.file)), which is none of its files")
             }
             if let missing = link.inputs.first(where: { !known.contains($0) }) {
-                throw PocketSDError("\(link.file) wants \(quoted(missing)), which nothing before makes")
+                throw PocketSDError(
+                    "\(link.file) wants \(quoted(missing)), which nothing before makes")
             }
             known.formUnion(link.outputs)
         }
@@ -31,7 +34,7 @@ extension Component {
         return links
     }
 
-    /// By size as "WIDTHxHEIGHT", the functions of a multi-function model; none where it has only one.
+    /// By size as "WIDTHxHEIGHT", the functions of a multi-function model; else none.
     func functions() throws -> [(name: String, value: JSONReading)] {
         try JSONReading(config, path: "\(name).config").optional("functions")?.entries() ?? []
     }

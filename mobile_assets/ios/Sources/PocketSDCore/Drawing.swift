@@ -1,4 +1,4 @@
-/// The loop: a prompt in, events on the way, pictures at the end. `runtime_py/pipeline.py` in Swift.
+/// The loop of `runtime_py/pipeline.py`: a prompt in, events on the way, pictures at the end.
 ///
 /// It knows engines and packages only by their named inputs. To cancel, throw from `each`.
 public struct Drawing {
@@ -31,7 +31,8 @@ public struct Drawing {
 
     public func draw(noise: NoiseSource? = nil) throws -> Drawn {
         let noise = noise ?? seededNoise
-        let schedule = try request.image == nil
+        let schedule =
+            try request.image == nil
             ? table.fromNoise() : table.fromStrength(request.strength)
         let (embedding, cut) = try embed()
         let known = try request.image.map(encode)
@@ -81,7 +82,9 @@ public struct Drawing {
     }
 
     /// The UNet's answer for all seeds, guidance done.
-    private func evaluate(_ latents: [Float], _ timestep: Double, _ embedding: Tensor) throws -> [Float] {
+    private func evaluate(
+        _ latents: [Float], _ timestep: Double, _ embedding: Tensor
+    ) throws -> [Float] {
         let (seeds, prompts) = (request.seeds.count, request.prompts.count)
         let rows = seeds * prompts
         let shape = [rows] + latentShape.dropFirst()
@@ -135,7 +138,9 @@ extension Drawing {
         let component = try package.manifest.component(name)
         let rows = inputs.values.first?.shape.first ?? 0
         let size = component.batch ?? rows
-        guard (1...256).contains(size) else { throw PocketSDError("\(name) takes a batch of \(size)") }
+        guard (1...256).contains(size) else {
+            throw PocketSDError("\(name) takes a batch of \(size)")
+        }
         var values: [Float] = []
         var shape: [Int] = []
         for begin in stride(from: 0, to: rows, by: size) {

@@ -34,7 +34,7 @@ extension Component {
 
 extension TensorSpec: CustomStringConvertible {
     func fits(_ tensor: Tensor) -> Bool {
-        let sizes = zip(shape, tensor.shape).allSatisfy { want, have in want == nil || want == have }
+        let sizes = zip(shape, tensor.shape).allSatisfy { $0 == nil || $0 == $1 }
         return shape.count == tensor.shape.count && sizes && dtype == tensor.values.dtype
     }
 

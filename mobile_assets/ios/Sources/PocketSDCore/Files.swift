@@ -2,8 +2,9 @@ import Foundation
 
 /// The path of `name` in `folder`, for names that come from a file we did not write.
 public func inside(_ folder: URL, _ name: String) throws -> URL {
-    guard name.utf8.count <= 255, name.split(separator: "/", omittingEmptySubsequences: false)
-        .allSatisfy({ isSafe($0) })
+    guard name.utf8.count <= 255,
+        name.split(separator: "/", omittingEmptySubsequences: false)
+            .allSatisfy({ isSafe($0) })
     else { throw PocketSDError("unsafe file name \(quoted(name))", at: folder) }
     let path = folder.appendingPathComponent(name)
     let home = folder.resolvingSymlinksInPath().pathComponents
@@ -18,8 +19,9 @@ private func isSafe(_ part: Substring) -> Bool {
     guard let first = part.utf8.first, first != UInt8(ascii: "."), first != UInt8(ascii: "-")
     else { return false }
     return part.unicodeScalars.allSatisfy {
-        $0.isASCII && ($0.properties.isAlphabetic || ("0"..."9").contains($0)
-            || "_+.-".unicodeScalars.contains($0))
+        $0.isASCII
+            && ($0.properties.isAlphabetic || ("0"..."9").contains($0)
+                || "_+.-".unicodeScalars.contains($0))
     }
 }
 

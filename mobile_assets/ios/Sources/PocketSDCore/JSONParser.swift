@@ -33,7 +33,9 @@ struct JSONParser {
         var found: [JSON.Member] = []
         try list(closedBy: UInt8(ascii: "}")) { parser in
             parser.skipBlanks()
-            guard parser.peek == UInt8(ascii: "\"") else { throw parser.damaged("a name is missing") }
+            guard parser.peek == UInt8(ascii: "\"") else {
+                throw parser.damaged("a name is missing")
+            }
             let name = try parser.string()
             parser.skipBlanks()
             guard parser.take(UInt8(ascii: ":")) else { throw parser.damaged("a colon is missing") }

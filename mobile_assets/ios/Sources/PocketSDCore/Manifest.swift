@@ -75,7 +75,7 @@ extension Manifest {
         else { throw PocketSDError("not a PocketSD manifest") }
         if let found = try? head.member("version").integer(0...Int.max), found > Manifest.version {
             throw PocketSDError(
-                "package version \(found) is newer than this PocketSD, which reads \(Manifest.version)",
+                "package version \(found) is newer than this PocketSD, for \(Manifest.version)",
                 mend: "update the app")
         }
         guard try head.member("version").integer(0...Int.max) == Manifest.version else {
@@ -122,7 +122,7 @@ extension JSONReading {
     fileprivate func dictionary<Value>(
         _ read: (JSONReading) throws -> Value
     ) throws -> [String: Value] {
-        try entries().reduce(into: [:]) { found, entry in found[entry.name] = try read(entry.value) }
+        try entries().reduce(into: [:]) { $0[$1.name] = try read($1.value) }
     }
 }
 
@@ -156,9 +156,10 @@ extension TokenizerSpec {
         vocab = try tokenizer.member("vocab").string()
         merges = try tokenizer.member("merges").string()
         length = try tokenizer.member("length").integer(2...4096)
-        added = try tokenizer.optional("added")?.entries().map { word, ids in
-            AddedWord(word: word, ids: try ids.list().map(tokenID))
-        } ?? []
+        added =
+            try tokenizer.optional("added")?.entries().map { word, ids in
+                AddedWord(word: word, ids: try ids.list().map(tokenID))
+            } ?? []
     }
 }
 

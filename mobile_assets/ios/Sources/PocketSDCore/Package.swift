@@ -37,7 +37,7 @@ public struct Package: Sendable {
         guard let name = manifest.samplers["\(sampler)/\(steps)"] else {
             let have = manifest.samplers.keys.sorted().joined(separator: ", ")
             throw PocketSDError(
-                "the package has no table for \(quoted(sampler)) in \(steps) steps (it has \(have))",
+                "no table for \(quoted(sampler)) in \(steps) steps (the package has \(have))",
                 at: path, mend: "convert it again with --scheduler and --steps")
         }
         let file = try file(name)
@@ -82,11 +82,13 @@ public struct Package: Sendable {
             }
             guard found == entry.bytes else {
                 throw PocketSDError(
-                    "damaged package, \(name) has \(found) bytes instead of \(entry.bytes)", at: path)
+                    "damaged package, \(name) has \(found) bytes instead of \(entry.bytes)",
+                    at: path)
             }
         }
         let spec = manifest.tokenizer
-        let needed = [spec.vocab, spec.merges] + manifest.samplers.values.sorted()
+        let needed =
+            [spec.vocab, spec.merges] + manifest.samplers.values.sorted()
             + manifest.components.flatMap(\.files)
         for name in needed where !lists(name) {
             throw PocketSDError("incomplete package, \(quoted(name)) is not listed in it", at: path)

@@ -26,7 +26,8 @@ public struct Picture: Equatable, Sendable {
         }
         let planes = Array(values), area = height * width
         guard planes.count == 3 * area else {
-            throw PocketSDError("\(planes.count) values do not make a picture of \(width)x\(height)")
+            throw PocketSDError(
+                "\(planes.count) values do not make a picture of \(width)x\(height)")
         }
         let pixels = (0..<3 * area).map { i in
             let scaled = (min(max(planes[i % 3 * area + i / 3], -1), 1) + 1) * 127.5

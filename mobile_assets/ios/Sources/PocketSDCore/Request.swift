@@ -26,7 +26,8 @@ public struct Request: Sendable {
         }
         for (name, size) in [("height", height), ("width", width)] {
             guard (1...4096).contains(size), size % picture.unit == 0 else {
-                throw PocketSDError("\(name) \(size) is not a multiple of \(picture.unit) up to 4096")
+                throw PocketSDError(
+                    "\(name) \(size) is not a multiple of \(picture.unit) up to 4096")
             }
         }
         guard (1...64).contains(seeds.count) else {
@@ -35,7 +36,7 @@ public struct Request: Sendable {
         guard guidanceScale.isFinite else { throw PocketSDError("the guidance scale is no number") }
         if let image, (image.height, image.width) != (height, width) {
             throw PocketSDError(
-                "the image has \(image.width)x\(image.height) pixels, the picture \(width)x\(height)")
+                "the image has \(image.width)x\(image.height) pixels, not \(width)x\(height)")
         }
         return (height, width)
     }

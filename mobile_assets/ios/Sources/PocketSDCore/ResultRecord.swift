@@ -81,7 +81,7 @@ public struct ResultRecord {
 /// What an engine says of itself.
 public struct EngineSettings: Equatable, Sendable {
     public let engine: String  // "coreml"
-    public let computeUnits: String  // what was asked for; what the system then uses it does not say
+    public let computeUnits: String  // what was asked for, not what the system then used
 
     public init(engine: String, computeUnits: String) {
         self.engine = engine

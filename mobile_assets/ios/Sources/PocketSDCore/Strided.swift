@@ -59,7 +59,9 @@ public struct StridedLayout: Equatable, Sendable {
             scatter(values, to: bytes) { $0 }
         case .int32(let values):
             if element == .int32 {
-                forEachOffset { bytes.storeBytes(of: values[$1], toByteOffset: $0 * 4, as: Int32.self) }
+                forEachOffset {
+                    bytes.storeBytes(of: values[$1], toByteOffset: $0 * 4, as: Int32.self)
+                }
             } else {
                 scatter(values, to: bytes) { Float($0) }
             }
@@ -90,7 +92,8 @@ public struct StridedLayout: Equatable, Sendable {
             let value = float(values[index])
             let place = offset * element.bytes
             switch element {
-            case .float16: bytes.storeBytes(of: Half.bits(value), toByteOffset: place, as: UInt16.self)
+            case .float16:
+                bytes.storeBytes(of: Half.bits(value), toByteOffset: place, as: UInt16.self)
             case .float64: bytes.storeBytes(of: Double(value), toByteOffset: place, as: Double.self)
             default: bytes.storeBytes(of: value, toByteOffset: place, as: Float.self)
             }

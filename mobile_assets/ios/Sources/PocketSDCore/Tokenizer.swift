@@ -80,7 +80,8 @@ public struct Tokenizer: Sendable {
         }
         for (rank, line) in lines.enumerated() {
             let pair = line.split(whereSeparator: \.isWhitespace)
-            guard pair.count == 2, let first = Piece(spelt: pair[0]), let second = Piece(spelt: pair[1])
+            guard pair.count == 2, let first = Piece(spelt: pair[0]),
+                let second = Piece(spelt: pair[1])
             else { throw PocketSDError("a merge is not a pair of pieces") }
             ranks[Pair(first: first, second: second)] = rank
         }
@@ -112,7 +113,9 @@ public struct Tokenizer: Sendable {
         var position = 0
         func flush() {
             for word in words(in: Array(prompt[plain..<position])) {
-                for piece in merged(word) { found.append((vocabulary[piece] ?? end, piece.readable)) }
+                for piece in merged(word) {
+                    found.append((vocabulary[piece] ?? end, piece.readable))
+                }
             }
         }
         while position < prompt.count {

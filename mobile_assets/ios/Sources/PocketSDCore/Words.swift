@@ -53,7 +53,9 @@ func trimmed(_ text: String) -> String {
     return PocketSDCore.text(Array(scalars[first...last]))
 }
 
-private let contractions = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d"].map { Array($0.unicodeScalars) }
+private let contractions = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d"].map {
+    Array($0.unicodeScalars)
+}
 
 private enum Kind {
     case blank, letter, digit, other

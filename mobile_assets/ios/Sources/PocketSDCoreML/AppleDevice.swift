@@ -27,7 +27,8 @@ extension Device {
     /// "iPhone16,1" or "Mac14,2"; of a simulator, what it simulates.
     private static var model: String {
         #if targetEnvironment(simulator)
-        return ProcessInfo.processInfo.environment["SIMULATOR_MODEL_IDENTIFIER"] ?? "unknown"
+        return ProcessInfo.processInfo.environment["SIMULATOR_MODEL_IDENTIFIER"]
+            ?? "unknown"
         #elseif os(macOS)
         return systemValue("hw.model")
         #else

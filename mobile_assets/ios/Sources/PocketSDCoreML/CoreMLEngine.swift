@@ -77,7 +77,8 @@ public final class CoreMLEngine: Engine {
         do {
             return try MLModel(contentsOf: compiled, configuration: configuration)
         } catch {
-            throw PocketSDError("Core ML cannot load it, \(error.localizedDescription)", at: file)
+            throw PocketSDError(
+                "Core ML cannot load it, \(error.localizedDescription)", at: file)
         }
     }
 
@@ -87,18 +88,22 @@ public final class CoreMLEngine: Engine {
         let wanted = model.modelDescription.inputDescriptionsByName
         var features: [String: Any] = [:]
         for name in link.inputs {
-            guard let type = wanted[name]?.multiArrayConstraint?.dataType, let value = known[name]
+            guard let type = wanted[name]?.multiArrayConstraint?.dataType,
+                let value = known[name]
             else { throw PocketSDError("\(link.file) has no input \(name)", at: package.path) }
             features[name] = try value.feature(as: type)
         }
         let answers: MLFeatureProvider
         do {
-            answers = try model.prediction(from: MLDictionaryFeatureProvider(dictionary: features))
+            answers = try model.prediction(
+                from: MLDictionaryFeatureProvider(dictionary: features))
         } catch {
-            throw PocketSDError("\(link.file) fails, \(error.localizedDescription)", at: package.path)
+            throw PocketSDError(
+                "\(link.file) fails, \(error.localizedDescription)", at: package.path)
         }
         return try link.outputs.reduce(into: [:]) { found, name in
-            guard let value = answers.featureValue(for: name), value.multiArrayValue != nil else {
+            guard let value = answers.featureValue(for: name), value.multiArrayValue != nil
+            else {
                 throw PocketSDError("\(link.file) gives no \(name)", at: package.path)
             }
             found[name] = .feature(value)
@@ -123,7 +128,9 @@ private enum Value {
         switch self {
         case .tensor(let tensor): return tensor
         case .feature(let value):
-            guard let array = value.multiArrayValue else { throw PocketSDError("not a multi-array") }
+            guard let array = value.multiArrayValue else {
+                throw PocketSDError("not a multi-array")
+            }
             return try array.tensor()
         }
     }

@@ -60,9 +60,11 @@ private func line(picture: Int, of total: Int, _ event: Event) -> String {
     func rounded(_ seconds: Double) -> String { String(format: "%.3f s", seconds) }
     let happened: String
     switch event {
-    case .loaded(let component, let seconds): happened = "loaded \(component), \(rounded(seconds))"
+    case .loaded(let component, let seconds):
+        happened = "loaded \(component), \(rounded(seconds))"
     case .ran(let component, let seconds): happened = "\(component), \(rounded(seconds))"
-    case .step(let step): happened = "step \(step.index + 1)/\(step.total), \(rounded(step.seconds))"
+    case .step(let step):
+        happened = "step \(step.index + 1)/\(step.total), \(rounded(step.seconds))"
     }
     return "picture \(picture + 1)/\(total): \(happened)"
 }

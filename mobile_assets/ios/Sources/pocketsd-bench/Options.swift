@@ -55,7 +55,8 @@ enum Command: Equatable {
             throw PocketSDError("one package is needed, \(places.count) given", mend: "--help")
         }
         let package = URL(fileURLWithPath: places[0])
-        self = isCheck ? .check(package: package, prompt: prompt) : .measure(package: package, options)
+        self =
+            isCheck ? .check(package: package, prompt: prompt) : .measure(package: package, options)
     }
 }
 
@@ -107,7 +108,9 @@ struct Options: Equatable {
     private func number<Value: LosslessStringConvertible>(
         _ name: String, _ text: String
     ) throws -> Value {
-        guard let value = Value(text) else { throw PocketSDError("\(name) \(text) is not a number") }
+        guard let value = Value(text) else {
+            throw PocketSDError("\(name) \(text) is not a number")
+        }
         return value
     }
 
@@ -126,7 +129,9 @@ struct Options: Equatable {
         let parts = manifest.defaultSampler.split(separator: "/")
         guard let name = sampler ?? parts.first.map(String.init),
             let count = steps ?? parts.last.flatMap({ Int($0) })
-        else { throw PocketSDError("the package has no default sampler", mend: "--sampler, --steps") }
+        else {
+            throw PocketSDError("the package has no default sampler", mend: "--sampler, --steps")
+        }
         return (name, count)
     }
 }

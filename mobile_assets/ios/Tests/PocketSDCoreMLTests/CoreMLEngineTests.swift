@@ -30,10 +30,18 @@ final class CoreMLEngineTests: XCTestCase {
     private func package(config: String = "", target: String = "coreml") throws -> Package {
         try write(
             "unet-0.mlpackage",
-            #"{"inputs":{"latent":"float32","timestep":"float16"},"outputs":{"h":"float16"},"factor":{"":2,"wide":4}}"#)
+            """
+            {"inputs":{"latent":"float32","timestep":"float16"},"outputs":{"h":"float16"},
+             "factor":{"":2,"wide":4}}
+            """
+        )
         try write(
             "unet-1.mlpackage",
-            #"{"inputs":{"h":"float16","embedding":"float32"},"outputs":{"noise":"float16"},"factor":{"":0.5,"wide":0.5}}"#)
+            """
+            {"inputs":{"h":"float16","embedding":"float32"},"outputs":{"noise":"float16"},
+             "factor":{"":0.5,"wide":0.5}}
+            """
+        )
         try write(
             "text.mlpackage",
             #"{"inputs":{"tokens":"int32"},"outputs":{"embedding":"float32"},"factor":{"":1}}"#)
@@ -53,12 +61,15 @@ final class CoreMLEngineTests: XCTestCase {
              {"name":"text_encoder","files":["text.mlpackage/model.json"],
               "inputs":[\(spec("tokens", "[1,3]", "int32"))],
               "outputs":[\(spec("embedding", "[1,3]", "float32"))],
-              "config":{"chain":[{"file":"text.mlpackage","inputs":["tokens"],"outputs":["embedding"]}]}}],
-             "model":"m","target":"\(target)","precision":"fp16","default_sampler":"lcm/4","samplers":{},
+              "config":{"chain":[
+               {"file":"text.mlpackage","inputs":["tokens"],"outputs":["embedding"]}]}}],
+             "model":"m","target":"\(target)","precision":"fp16","default_sampler":"lcm/4",
+             "samplers":{},
              "picture":{"height":8,"width":8,"shrink":8,"unit":8,"latent_channels":4,"preview":[]},
              "tokenizer":{"vocab":"v","merges":"v","length":77},
              "files":{"v":{"sha256":"","bytes":0},"unet-0.mlpackage/model.json":\(entry("unet-0")),
-              "unet-1.mlpackage/model.json":\(entry("unet-1")),"text.mlpackage/model.json":\(entry("text"))},
+              "unet-1.mlpackage/model.json":\(entry("unet-1")),
+              "text.mlpackage/model.json":\(entry("text"))},
              "sha256":"0123456789abcdef0123456789abcdef0123"}
             """
         try Data().write(to: folder.appendingPathComponent("v"))
@@ -74,7 +85,8 @@ final class CoreMLEngineTests: XCTestCase {
     private func engine(
         _ package: Package, units: ComputeUnits = .all, height: Int = 8
     ) throws -> CoreMLEngine {
-        let models = try CompiledModels(package: package, within: folder.appendingPathComponent("caches"))
+        let models = try CompiledModels(
+            package: package, within: folder.appendingPathComponent("caches"))
         return try CoreMLEngine(
             package: package, height: height, width: 8, computeUnits: units, models: models)
     }
@@ -96,8 +108,10 @@ final class CoreMLEngineTests: XCTestCase {
         XCTAssertEqual(answer["noise"]?.shape, [1, 2, 3, 5])
         // Small whole numbers are exact in fp16.
         XCTAssertEqual(try answer["noise"]?.floats(), latent.map { 0.5 * ($0 * 10 + 2 * ($0 + 3)) })
-        XCTAssertEqual(MLModel.opened.map(\.computeUnits), [.cpuAndNeuralEngine, .cpuAndNeuralEngine])
-        XCTAssertEqual(engine.settings, EngineSettings(engine: "coreml", computeUnits: "cpuAndNeuralEngine"))
+        XCTAssertEqual(
+            MLModel.opened.map(\.computeUnits), [.cpuAndNeuralEngine, .cpuAndNeuralEngine])
+        XCTAssertEqual(
+            engine.settings, EngineSettings(engine: "coreml", computeUnits: "cpuAndNeuralEngine"))
     }
 
     func testWholeNumbersGoInAsSuch() throws {
@@ -123,7 +137,8 @@ final class CoreMLEngineTests: XCTestCase {
         XCTAssertEqual(MLModel.compiled.count, 2)
         XCTAssertNil(second.compileSeconds["unet"])
 
-        try CompiledModels(package: package, within: folder.appendingPathComponent("caches")).remove()
+        try CompiledModels(package: package, within: folder.appendingPathComponent("caches"))
+            .remove()
         try engine(package).load("unet")
         XCTAssertEqual(MLModel.compiled.count, 4)
     }
@@ -171,7 +186,8 @@ final class CoreMLEngineTests: XCTestCase {
         try refuse(
             "int32 is needed", #"{"inputs":{"latent":"int32","timestep":"float32"},"# + outputs)
         try refuse(
-            "fails", #"{"inputs":{"latent":"float32","timestep":"float32","more":"float32"},"# + outputs)
+            "fails",
+            #"{"inputs":{"latent":"float32","timestep":"float32","more":"float32"},"# + outputs)
         try refuse(
             "gives no h",
             #"{"inputs":{"latent":"float32","timestep":"float32"},"outputs":{},"factor":{"":2}}"#)

@@ -43,7 +43,8 @@ final class BenchmarkTests: XCTestCase {
         XCTAssertNil(try json.optional("vae_encoder_load_seconds"))
         XCTAssertNil(try json.optional("strength"))
         let whole = try json.member("first_picture_seconds").number()
-        XCTAssertGreaterThanOrEqual(whole, try json.member("first_step_seconds").numbers().reduce(0, +))
+        XCTAssertGreaterThanOrEqual(
+            whole, try json.member("first_step_seconds").numbers().reduce(0, +))
     }
 
     func testWithoutWarmUpsTheFirstCountsToo() throws {
@@ -99,7 +100,8 @@ final class BenchmarkTests: XCTestCase {
         options.out = URL(fileURLWithPath: "r.json")
         XCTAssertEqual(
             try Command([
-                "--prompt", "--steps", "sd.coreml", "--steps", "8", "--seed", "18446744073709551615",
+                "--prompt", "--steps", "sd.coreml", "--steps", "8", "--seed",
+                "18446744073709551615",
                 "--seed", "0", "--guidance", "1", "--compute-units", "cpuAndGPU", "--low-memory",
                 "--out", "r.json",
             ]),

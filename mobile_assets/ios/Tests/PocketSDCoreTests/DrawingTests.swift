@@ -14,14 +14,16 @@ final class DrawingTests: XCTestCase {
             let request = try request(example, golden)
             let engine = FakeEngine(package)
             let table = try package.table(
-                try example.member("sampler").string(), steps: try example.member("steps").integer(1...9))
+                try example.member("sampler").string(),
+                steps: try example.member("steps").integer(1...9))
             let drawn = try Drawing(request, engine: engine, package: package, table: table).draw()
 
             let what = "batch \(batch), \(table.scheduler)"
             XCTAssertEqual(engine.calls, try calls(example.member("calls")), what)
             XCTAssertEqual(drawn.cut, try example.member("cut").string())
             assertClose(
-                drawn.latents, try example.member("latents").floats(), relative: 1e-5, absolute: 1e-5,
+                drawn.latents, try example.member("latents").floats(), relative: 1e-5,
+                absolute: 1e-5,
                 what)
             let pictures = try example.member("pictures").list().map { try $0.data() }
             XCTAssertEqual(drawn.pictures.count, pictures.count)
@@ -78,7 +80,8 @@ final class DrawingTests: XCTestCase {
         XCTAssertEqual(
             said,
             [
-                "load text_encoder", "text_encoder", "load unet", "step 1/4", "step 2/4", "step 3/4",
+                "load text_encoder", "text_encoder", "load unet", "step 1/4", "step 2/4",
+                "step 3/4",
                 "step 4/4", "load vae_decoder", "vae_decoder",
             ])
     }
@@ -164,7 +167,9 @@ final class DrawingTests: XCTestCase {
         refuse("did not give noise", "unet", try zeros([2, 4, 2, 4]))
         refuse("did not give noise", "unet", try zeros([1, 4, 2, 3]))
         refuse("did not give noise", "unet", try zeros([0]))
-        refuse("no numbers", "unet", try Tensor(shape: [2, 4, 2, 3], [Float](repeating: .nan, count: 48)))
+        refuse(
+            "no numbers", "unet",
+            try Tensor(shape: [2, 4, 2, 3], [Float](repeating: .nan, count: 48)))
         refuse("did not give embedding", "text_encoder", try zeros([2, 77]))
         refuse("did not give picture", "vae_decoder", try zeros([1, 3, 8, 24]))
     }

@@ -12,7 +12,9 @@ final class EngineTests: XCTestCase {
         XCTAssertEqual(try ids.rows([1]).values, .int32([8]))
         assertRefused("int32 where float32") { _ = try ids.floats() }
         for shape in [[5], [-2, -3], [Int.max, 2], [1 << 32, 1 << 32], [0, .max, .max]] {
-            assertRefused("do not make a tensor") { _ = try Tensor(shape: shape, [1, 2, 3, 4, 5, 6]) }
+            assertRefused("do not make a tensor") {
+                _ = try Tensor(shape: shape, [1, 2, 3, 4, 5, 6])
+            }
         }
         XCTAssertEqual(elementCount([]), 1)
         XCTAssertEqual(elementCount([3, 0]), 0)
@@ -50,7 +52,8 @@ final class EngineTests: XCTestCase {
         try memory.withUnsafeMutableBytes { try scalar.write(Tensor(shape: [], [4]), to: $0) }
         XCTAssertEqual(memory, [4])
         let none = try StridedLayout(shape: [2, 0], strides: [1, 1], element: .float32)
-        XCTAssertEqual(try [Float]().withUnsafeBytes { try none.read($0) }, try Tensor(shape: [2, 0], []))
+        XCTAssertEqual(
+            try [Float]().withUnsafeBytes { try none.read($0) }, try Tensor(shape: [2, 0], []))
     }
 
     func testLayoutsThatCannotBe() throws {
@@ -65,7 +68,9 @@ final class EngineTests: XCTestCase {
         let layout = try StridedLayout(shape: [2], strides: [1], element: .int32)
         var memory: [Int32] = [0, 0]
         memory.withUnsafeMutableBytes { bytes in
-            assertRefused("int32 is needed") { try layout.write(Tensor(shape: [2], [1, 2]), to: bytes) }
+            assertRefused("int32 is needed") {
+                try layout.write(Tensor(shape: [2], [1, 2]), to: bytes)
+            }
             assertRefused("does not fit") {
                 try layout.write(Tensor(shape: [1], .int32([1])), to: bytes)
             }
@@ -73,7 +78,9 @@ final class EngineTests: XCTestCase {
     }
 
     private func component(_ config: String, files: [String]) throws -> Component {
-        func spec(_ name: String) -> TensorSpec { TensorSpec(name: name, shape: [1], dtype: "float32") }
+        func spec(_ name: String) -> TensorSpec {
+            TensorSpec(name: name, shape: [1], dtype: "float32")
+        }
         return Component(
             name: "unet", files: files, inputs: [spec("latent"), spec("embedding")],
             outputs: [spec("noise")], config: try JSON(parsing: Array(config.utf8)))
@@ -107,7 +114,8 @@ final class EngineTests: XCTestCase {
     }
 
     func testFunctionsOfSeveralSizes() throws {
-        let several = try component(#"{"functions":{"768x512":"wide","512x512":"square"}}"#, files: [])
+        let several = try component(
+            #"{"functions":{"768x512":"wide","512x512":"square"}}"#, files: [])
         XCTAssertEqual(try several.function(height: 512, width: 768), "wide")
         assertRefused("no function for 64x64 (it has 768x512, 512x512)") {
             _ = try several.function(height: 64, width: 64)

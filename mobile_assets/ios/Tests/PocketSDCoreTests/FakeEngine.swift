@@ -60,11 +60,13 @@ final class FakeEngine: Engine {
         return try Tensor(shape: tokens.shape + [2], values)
     }
 
-    private func noise(_ latent: Tensor, _ timesteps: [Float], _ embedding: Tensor) throws -> Tensor {
+    private func noise(_ latent: Tensor, _ timesteps: [Float], _ embedding: Tensor) throws -> Tensor
+    {
         let sums = try embedding.floats().chunked(embedding.shape[1] * embedding.shape[2])
         let biases = sums.map { $0.reduce(0, +) / 128 - 0.5 }
         let (rows, columns) = (latent.shape[2], latent.shape[3])
-        return try reshaped(latent, channels: 4, rows: rows, columns: columns) { value, b, c, y, x in
+        return try reshaped(latent, channels: 4, rows: rows, columns: columns) {
+            value, b, c, y, x in
             let z = value(b, c, y, x), w = value(b, (c + 3) % 4, y, x)
             return (0.25 * z - 0.125 * w + biases[b]) / (1 + abs(z)) + timesteps[b] / 2048
         }

@@ -6,22 +6,28 @@ import XCTest
 /// JSON, SHA-256, PNG and halves: small formats with rules of their own.
 final class FormatTests: XCTestCase {
     func testJSONIsReadAndWritten() throws {
-        let text = #"{"a":[1,-2.50e+3,true,false,null,{}],"":"\" \\ \/ \b\f\n\r\t é \ud83d\ude00","b":[]}"#
+        let text =
+            #"{"a":[1,-2.50e+3,true,false,null,{}],"":"\" \\ \/ \b\f\n\r\t é \ud83d\ude00","b":[]}"#
         let json = try JSON(parsing: Array(text.utf8))
         XCTAssertEqual(
             json.compact,
             #"{"a":[1,-2.50e+3,true,false,null,{}],"":"\" \\ / \b\f\n\r\t é 😀","b":[]}"#)
         XCTAssertEqual(try JSON(parsing: Array(json.indented.utf8)), json)
-        XCTAssertEqual(JSON.array([.double(.nan), .double(0.1), .integer(7)]).compact, "[null,0.1,7]")
+        XCTAssertEqual(
+            JSON.array([.double(.nan), .double(0.1), .integer(7)]).compact, "[null,0.1,7]")
         XCTAssertEqual(JSON.string("\u{1}\u{7f}").compact, "\"\\u0001\u{7f}\"")
-        XCTAssertEqual(JSON.array([.object([]), .array([.null])]).indented, "[\n {},\n [\n  null\n ]\n]\n")
+        XCTAssertEqual(
+            JSON.array([.object([]), .array([.null])]).indented, "[\n {},\n [\n  null\n ]\n]\n")
     }
 
     func testWhatIsNoJSONIsRefused() {
         for text in [
-            "", " ", "{", "[", "[1", "[1,", "[1,]", "[,1]", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{1:2}",
-            "{a:1}", "tru", "nul", "True", "01", "+1", ".5", "1.", "1e", "1e+", "-", "--1", "0x1", "NaN",
-            "\"", "\"\\\"", "\"\\u12\"", "\"\\u12g4\"", "\"\\ud800\"", "\"\\ud800\\u0041\"", "\"\\udc00\"",
+            "", " ", "{", "[", "[1", "[1,", "[1,]", "[,1]", "{\"a\"}", "{\"a\":}", "{\"a\":1,}",
+            "{1:2}",
+            "{a:1}", "tru", "nul", "True", "01", "+1", ".5", "1.", "1e", "1e+", "-", "--1", "0x1",
+            "NaN",
+            "\"", "\"\\\"", "\"\\u12\"", "\"\\u12g4\"", "\"\\ud800\"", "\"\\ud800\\u0041\"",
+            "\"\\udc00\"",
             "\"\\x\"", "\"\n\"", "1 2", "[] []", "\u{feff}1",
             String(repeating: "[", count: 100_000),
             String(repeating: "{\"a\":", count: 100_000),
@@ -76,12 +82,13 @@ final class FormatTests: XCTestCase {
         let file = try temporaryFolder(self).appendingPathComponent("a")
         try Data(repeating: 0x61, count: 1_000_000).write(to: file)
         var seen = 0
-        XCTAssertEqual(try sha256(of: file) { seen += $0 }, known[String(repeating: "a", count: 1_000_000)])
+        XCTAssertEqual(
+            try sha256(of: file) { seen += $0 }, known[String(repeating: "a", count: 1_000_000)])
         XCTAssertEqual(seen, 1_000_000)
         assertRefused("cannot be read") { _ = try sha256(of: file.appendingPathExtension("b")) }
     }
 
-    /// The file itself is checked by another reader: it is left in POCKETSD_PICTURES, if that is set.
+    /// The file itself is checked by another reader: it is left in POCKETSD_PICTURES, if set.
     func testPNG() throws {
         let (height, width) = (150, 200)  // more than one stored block
         let pixels = (0..<height * width * 3).map { UInt8(truncatingIfNeeded: $0 * $0 / 7) }
@@ -91,7 +98,8 @@ final class FormatTests: XCTestCase {
         if let folder = ProcessInfo.processInfo.environment["POCKETSD_PICTURES"] {
             try png.write(to: URL(fileURLWithPath: folder).appendingPathComponent("large.png"))
             let small = try Picture(height: 1, width: 1, pixels: [1, 2, 3])
-            try small.png().write(to: URL(fileURLWithPath: folder).appendingPathComponent("small.png"))
+            try small.png().write(
+                to: URL(fileURLWithPath: folder).appendingPathComponent("small.png"))
         }
     }
 
@@ -111,7 +119,8 @@ final class FormatTests: XCTestCase {
         for _ in 0..<200_000 {
             pattern = pattern &* 1_664_525 &+ 1_013_904_223
             // Every fourth in the range of halves and close to a tie.
-            let value = Float(bitPattern: pattern % 4 == 0 ? pattern & 0x8FFF_F000 | 0x3800_0000 : pattern)
+            let value = Float(
+                bitPattern: pattern % 4 == 0 ? pattern & 0x8FFF_F000 | 0x3800_0000 : pattern)
             guard !value.isNaN else { continue }
             XCTAssertEqual(Half.bits(value), Float16(value).bitPattern, "\(value)")
         }

@@ -21,7 +21,8 @@ final class NumbersTests: XCTestCase {
         for example in try Golden.read("noise").member("gaussian").list() {
             let wanted = try example.member("values").floats()
             let found = Noise.gaussian(
-                seed: try example.member("seed").word(), stream: try example.member("stream").word(),
+                seed: try example.member("seed").word(),
+                stream: try example.member("stream").word(),
                 count: wanted.count)
             assertClose(found, wanted, relative: 1e-6, absolute: 1e-7)
         }
@@ -69,12 +70,15 @@ final class NumbersTests: XCTestCase {
     }
 
     func testRowsWithoutNoiseDrawNone() throws {
-        let table = try Golden.read("sampler").member("tables").list().map(SamplerTable.init(reading:))
+        let table = try Golden.read("sampler").member("tables").list().map(
+            SamplerTable.init(reading:))
         let still = try XCTUnwrap(table.first { $0.scheduler == "dpm++-2m" })
-        _ = try play(still.fromNoise(), from: [1], evaluate: { x, _ in x }, noise: { _ in
-            XCTFail("noise was drawn")
-            return [0]
-        })
+        _ = try play(
+            still.fromNoise(), from: [1], evaluate: { x, _ in x },
+            noise: { _ in
+                XCTFail("noise was drawn")
+                return [0]
+            })
         assertRefused("3 values for 1") {
             _ = try play(
                 still.fromNoise(), from: [1], evaluate: { _, _ in [1, 2, 3] }, noise: { _ in [0] })
@@ -114,7 +118,9 @@ final class NumbersTests: XCTestCase {
         let broken = [Float.nan, .infinity, -.infinity, 0]
         let shown = try preview(broken, height: 1, width: 1, matrix: matrix)
         XCTAssertEqual(shown.pixels.count, 3)  // half-made latents have a preview too
-        assertRefused("does not fit") { _ = try preview(broken, height: 1, width: 2, matrix: matrix) }
+        assertRefused("does not fit") {
+            _ = try preview(broken, height: 1, width: 2, matrix: matrix)
+        }
         assertRefused("does not fit") { _ = try preview(broken, height: 1, width: 1, matrix: []) }
     }
 

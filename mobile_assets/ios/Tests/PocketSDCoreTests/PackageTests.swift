@@ -11,10 +11,12 @@ final class PackageTests: XCTestCase {
         for batch in ["any", "1", "2"] {
             let package = try Package(opening: fakePackage(self, batch: batch))
             XCTAssertEqual(package.manifest.target, "fake")
-            XCTAssertEqual(package.manifest.model, "fake \"model\" \\ é 日本 🐈 \0\u{1f}\u{7f}\u{2028}/\n\t")
+            XCTAssertEqual(
+                package.manifest.model, "fake \"model\" \\ é 日本 🐈 \0\u{1f}\u{7f}\u{2028}/\n\t")
             XCTAssertEqual(package.manifest.picture.latentChannels, 4)
             XCTAssertEqual(try package.manifest.component("unet").batch, Int(batch))
-            XCTAssertEqual(package.manifest.tokenizer.added, [AddedWord(word: "<cat>", ids: [900, 901])])
+            XCTAssertEqual(
+                package.manifest.tokenizer.added, [AddedWord(word: "<cat>", ids: [900, 901])])
             XCTAssertEqual(try package.table("lcm", steps: 4).steps, 4)
             XCTAssertEqual(package.bytes, package.manifest.files.values.map(\.bytes).reduce(0, +))
         }
@@ -98,12 +100,15 @@ final class PackageTests: XCTestCase {
     func testNamesThatLeadElsewhereAreRefused() throws {
         let folder = try temporaryFolder(self)
         for name in [
-            "", "/etc/passwd", "../up", "a/../b", "a//b", "a/", "./a", ".hidden", "-rf", "a/.b", "a\\b",
+            "", "/etc/passwd", "../up", "a/../b", "a//b", "a/", "./a", ".hidden", "-rf", "a/.b",
+            "a\\b",
             "a b", "é", "a\0b", "a\n", "~", String(repeating: "a", count: 256),
         ] {
             assertRefused("unsafe file name") { _ = try inside(folder, name) }
         }
-        for name in ["a", "unet-0.mlpackage/Data/com.apple.CoreML/weights/weight.bin", "_+.-x", "9"] {
+        for name in [
+            "a", "unet-0.mlpackage/Data/com.apple.CoreML/weights/weight.bin", "_+.-x", "9",
+        ] {
             XCTAssertNoThrow(try inside(folder, name))
         }
     }
@@ -128,8 +133,8 @@ final class PackageTests: XCTestCase {
         assertRefused("not UTF-8") { _ = try Manifest(parsing: [0x22, 0xFF, 0x22]) }
     }
 
-    /// Something wrong in every place of a manifest in turn: read or refused, and what is read can be
-    /// worked with.
+    /// Something wrong in every place of a manifest in turn: read or refused, and what is read can
+    /// be worked with.
     func testNothingInAManifestTraps() throws {
         let folder = try fakePackage(self)
         let text = try JSON(parsing: [UInt8](Data(contentsOf: manifest(folder))))
@@ -177,7 +182,8 @@ final class PackageTests: XCTestCase {
             assertRefused(message) {
                 let others = members.filter { $0.name != name }
                 let value = try JSON(parsing: Array(value.utf8))
-                _ = try SamplerTable(reading: JSONReading(.object(others + [JSON.Member(name, value)])))
+                _ = try SamplerTable(
+                    reading: JSONReading(.object(others + [JSON.Member(name, value)])))
             }
         }
         refuse("'rows' is empty", "rows", "[]")
@@ -186,9 +192,13 @@ final class PackageTests: XCTestCase {
         refuse("is not a number", "rows", "[[1,1,[1e999],[1],0,[1,0]]]")
         refuse("has 1 entries, not 2", "rows", "[[1,1,[1],[1],0,[1]]]")
         refuse("has 4 entries, not 3", "steps", "3")
-        refuse("is not an integer within 0 .. 3", "starts", "[[4,1,1,[]],[0,1,1,[]],[0,1,1,[]],[0,1,1,[]]]")
-        refuse("past the last row", "starts", "[[0,1,1,[]],[0,1,1,[]],[0,1,1,[]],[3,1,1,\(twoRows)]]")
-        refuse("reaches before the start", "starts", "[[0,1,1,[]],[1,1,1,[]],[0,1,1,[]],[0,1,1,[]]]")
+        refuse(
+            "is not an integer within 0 .. 3", "starts",
+            "[[4,1,1,[]],[0,1,1,[]],[0,1,1,[]],[0,1,1,[]]]")
+        refuse(
+            "past the last row", "starts", "[[0,1,1,[]],[0,1,1,[]],[0,1,1,[]],[3,1,1,\(twoRows)]]")
+        refuse(
+            "reaches before the start", "starts", "[[0,1,1,[]],[1,1,1,[]],[0,1,1,[]],[0,1,1,[]]]")
         refuse("is not a number", "initial_noise", "\"1\"")
     }
 
@@ -213,7 +223,9 @@ private final class SilentEngine: Engine {
         let batch = inputs.values.first?.shape.first ?? 1
         let sizes = [batch, 4, 16, 24]
         let shape = output.shape.enumerated().map { $1 ?? sizes[min($0, 3)] }
-        guard let count = elementCount(shape), count < 1 << 20 else { throw PocketSDError("too large") }
+        guard let count = elementCount(shape), count < 1 << 20 else {
+            throw PocketSDError("too large")
+        }
         return [output.name: try Tensor(shape: shape, [Float](repeating: 0, count: count))]
     }
 }

@@ -5,7 +5,8 @@ import XCTest
 
 /// Golden vectors: what the Python implementations answer (tools/golden.py).
 enum Golden {
-    static let assets = URL(fileURLWithPath: #filePath)  // mobile_assets/ios/Tests/...Tests/Support
+    /// This file is mobile_assets/ios/Tests/PocketSDCoreTests/Support.swift.
+    static let assets = URL(fileURLWithPath: #filePath)
         .deletingLastPathComponent().deletingLastPathComponent().deletingLastPathComponent()
         .deletingLastPathComponent()
 

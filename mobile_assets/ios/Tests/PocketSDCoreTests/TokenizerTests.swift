@@ -6,7 +6,9 @@ import XCTest
 final class TokenizerTests: XCTestCase {
     private let files = Golden.assets.appendingPathComponent("tiny-sd/tokenizer")
 
-    private func tokenizer(_ golden: JSONReading, _ name: String, _ added: JSONReading) throws -> Tokenizer {
+    private func tokenizer(_ golden: JSONReading, _ name: String, _ added: JSONReading) throws
+        -> Tokenizer
+    {
         let words = try added.entries().map { AddedWord(word: $0, ids: try $1.list().map(tokenID)) }
         let length = try golden.member("length").integer(2...1000)
         if name == "tiny-sd" {
@@ -30,7 +32,8 @@ final class TokenizerTests: XCTestCase {
             let name = try example.member("tokenizer").string()
             let tokens = try tokenizer(golden, name, example.member("added"))(prompt)
             XCTAssertEqual(tokens.ids.map(Int.init), try example.member("ids").integers(), prompt)
-            XCTAssert(tokens.cut.utf8.elementsEqual(try example.member("cut").string().utf8), prompt)
+            XCTAssert(
+                tokens.cut.utf8.elementsEqual(try example.member("cut").string().utf8), prompt)
         }
     }
 
@@ -85,7 +88,9 @@ final class TokenizerTests: XCTestCase {
             try open("{\(marks)}", "", added: [AddedWord(word: "", ids: [5])])
         }
         try FileManager.default.removeItem(at: merges)
-        assertRefused("no such file") { _ = try Tokenizer(vocab: vocab, merges: merges, length: 77) }
+        assertRefused("no such file") {
+            _ = try Tokenizer(vocab: vocab, merges: merges, length: 77)
+        }
     }
 
     func testShortAndEmptyTokenLists() throws {

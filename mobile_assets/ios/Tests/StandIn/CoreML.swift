@@ -2,8 +2,8 @@
 /// compiles and what it does with what Core ML gives it. It shows nothing of Core ML itself.
 ///
 /// A "model" is a folder with model.json: {"inputs": {name: type}, "outputs": {name: type},
-/// "factor": {function or "": number}}. Every output is the factor times the sum of the inputs, each
-/// cut or repeated to the first one's size; its rows lie in memory with gaps between them.
+/// "factor": {function or "": number}}. Every output is the factor times the sum of the inputs,
+/// each cut or repeated to the first one's size; its rows lie in memory with gaps between them.
 import Foundation
 
 public enum MLComputeUnits: Int {
@@ -145,7 +145,8 @@ public final class MLModel {
     public var modelDescription: MLModelDescription {
         let inputs = content.inputs.mapValues { type in
             MLFeatureDescription(
-                multiArrayConstraint: MLMultiArrayConstraint(dataType: MLMultiArrayDataType(named: type)))
+                multiArrayConstraint: MLMultiArrayConstraint(
+                    dataType: MLMultiArrayDataType(named: type)))
         }
         return MLModelDescription(inputDescriptionsByName: inputs)
     }
@@ -159,7 +160,9 @@ public final class MLModel {
             arrays.append(array)
         }
         let values = arrays.map { $0.values }
-        let sums = values[0].indices.map { i in values.map { $0[i % $0.count] }.reduce(0, +) * factor }
+        let sums = values[0].indices.map { i in
+            values.map { $0[i % $0.count] }.reduce(0, +) * factor
+        }
         let outputs = try content.outputs.mapValues { type in
             let array = try MLMultiArray(shape: arrays[0].shape, dataType: .init(named: type))
             array.values = sums
@@ -201,7 +204,8 @@ extension MLMultiArray {
             switch dataType {
             case .double: bytes.storeBytes(of: value, toByteOffset: place, as: Double.self)
             case .float32: bytes.storeBytes(of: Float(value), toByteOffset: place, as: Float.self)
-            case .float16: bytes.storeBytes(of: Float16(value), toByteOffset: place, as: Float16.self)
+            case .float16:
+                bytes.storeBytes(of: Float16(value), toByteOffset: place, as: Float16.self)
             case .int32: bytes.storeBytes(of: Int32(value), toByteOffset: place, as: Int32.self)
             case .int8: bytes[place] = UInt8(value)
             }
