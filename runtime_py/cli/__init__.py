@@ -19,6 +19,7 @@ VERBS = {
     "convert": "Turn a checkpoint into a package for one target.",
     "run": "Draw a picture with a package.",
     "record": "Keep a package's inner inputs and outputs, to calibrate on.",
+    "recipe": "Choose the form in which each layer's weights are stored.",
     "verify": "Measure a package against its source.",
     "bench": "Say where the time goes on this host's GPU.",
     "inspect": "Say what a checkpoint, LoRA, embedding or package is.",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
+from runtime_py.engines import Array
 from runtime_py.errors import PocketSDError
 from runtime_py.package import Component
 
 
 @dataclass(frozen=True)
 class Link:
-    """One file and the names of what goes in and comes out."""
+    """One file, or folder of files, and the names of what goes in and comes out."""
 
     file: str
     inputs: tuple[str, ...]
@@ -28,7 +29,7 @@ def chain_of(component: Component) -> tuple[Link, ...]:
         raise PocketSDError(f"{component.name} describes no chain of files, {error}") from None
     known = {spec.name for spec in component.inputs}
     for link in links:
-        if link.file not in component.files:
+        if not any(_covers(link.file, name) for name in component.files):
             raise PocketSDError(f"{component.name} chains {link.file}, which is none of its files")
         if missing := set(link.inputs) - known:
             raise PocketSDError(f"{link.file} wants {sorted(missing)}, which nothing before makes")
@@ -36,6 +37,26 @@ def chain_of(component: Component) -> tuple[Link, ...]:
     if missing := {spec.name for spec in component.outputs} - known:
         raise PocketSDError(f"no file of {component.name} makes {sorted(missing)}")
     return links
+
+
+def _covers(file: str, name: str) -> bool:
+    """Whether a listed file is what a link names, or lies in the folder that it names."""
+    return name == file or name.startswith(f"{file}/")
+
+
+def run_chain(
+    links: tuple[Link, ...],
+    inputs: Mapping[str, Array],
+    outputs: Iterable[str],
+    run: Callable[[Link, Mapping[str, Array]], Mapping[str, Array]],
+) -> dict[str, Array]:
+    """Run one link after the other, keeping a tensor only as long as somebody wants it."""
+    known, results = dict(inputs), dict.fromkeys(outputs)
+    for link, done in zip(links, last_uses(links, results), strict=True):
+        known |= run(link, {name: known[name] for name in link.inputs})
+        for name in done:
+            known.pop(name, None)
+    return {name: known[name] for name in results}
 
 
 def last_uses(links: tuple[Link, ...], results: Mapping[str, object]) -> list[set[str]]:

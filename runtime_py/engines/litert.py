@@ -28,7 +28,7 @@ from ai_edge_litert.compiled_model import (
 )
 
 from runtime_py.engines import Array, check_inputs
-from runtime_py.engines.chain import Link, chain_of, last_uses
+from runtime_py.engines.chain import Link, chain_of, run_chain
 from runtime_py.errors import PocketSDError
 from runtime_py.native_output import silenced
 from runtime_py.package import Package
@@ -87,15 +87,11 @@ class LiteRTEngine:
     def run(self, component: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         check_inputs(self.package, component, inputs)
         self.load(component)
-        chain = self._chains[component]
-        outputs = {spec.name for spec in self.package.manifest.component(component).outputs}
-        freed = last_uses(tuple(link for link, _ in chain), dict.fromkeys(outputs))
-        known = dict(inputs)
-        for (link, model), done in zip(chain, freed, strict=True):
-            known |= _run(model, link, known)
-            for name in done:
-                known.pop(name, None)
-        return {name: known[name] for name in outputs}
+        models = dict(self._chains[component])
+        outputs = [spec.name for spec in self.package.manifest.component(component).outputs]
+        return run_chain(
+            tuple(models), inputs, outputs, lambda link, known: _run(models[link], link, known)
+        )
 
     def unload(self, component: str) -> None:
         with silenced():

@@ -1,0 +1,1 @@
+"""Core ML packages (.mlpackage) read and evaluated without Core ML."""
