@@ -30,6 +30,7 @@ LONGEST = 4
 #: Apart enough that no value of one group can pass for one of the next; at 64 groups at a time
 #: sums with it are still exact.
 GROUP_STRIDE, MOST_GROUPS = 2.0**18, 64
+_MOST_MOVES = 10_000  # some dozens are usual
 _ROOM = 2**21  # numbers in the largest array of the search
 _SLICE = 2**20  # weights counted, or looked up, at once
 
@@ -137,7 +138,7 @@ def lloyd(histogram: Histogram, centres: F64) -> F64:
     shift = GROUP_STRIDE * np.arange(len(histogram))[:, None]
     first, last = histogram.starts[:-1, None], histogram.starts[1:, None]
     before = None
-    while True:
+    for _ in range(_MOST_MOVES):
         between = np.searchsorted(keys, (centres[:, 1:] + centres[:, :-1]) / 2 + shift)
         ends = np.concatenate([first, between, last], axis=1)
         if before is None or not np.array_equal(ends, before):
@@ -146,18 +147,21 @@ def lloyd(histogram: Histogram, centres: F64) -> F64:
         idle = np.flatnonzero((np.diff(ends, axis=1) == 0).any(axis=1)).tolist()
         moved = [_employ(histogram, group, centres[group], ends[group]) for group in idle]
         if not any(moved):
-            return centres
+            break
+    return centres
 
 
 def _employ(histogram: Histogram, group: int, centres: F64, ends: Ints) -> bool:
     """Move one centre that nothing is near to where the error is largest, if there is any."""
     part = slice(ends[0], ends[-1])
-    owner = np.repeat(np.arange(len(centres)), np.diff(ends))
+    number = np.diff(ends)
+    owner = np.repeat(np.arange(len(centres)), number)
     error = np.diff(histogram.weight)[part] * (histogram.values[part] - centres[owner]) ** 2
+    error[number[owner] == 1] = 0  # a value by itself is off by the rounding of sums, no more
     worst = int(error.argmax())
     if error[worst] == 0:
         return False
-    centres[np.flatnonzero(np.diff(ends) == 0)[0]] = histogram.values[part][worst]
+    centres[np.flatnonzero(number == 0)[0]] = histogram.values[part][worst]
     centres.sort()
     return True
 

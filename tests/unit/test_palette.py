@@ -153,3 +153,13 @@ def test_every_weight_is_counted() -> None:
 def test_what_fp16_cannot_hold_is_refused(bad: float) -> None:
     with pytest.raises(PocketSDError, match="beyond fp16"):
         compress(np.array([[0.5, bad]]), Palette(2))
+
+
+def test_a_few_small_values_beside_large_ones() -> None:
+    """Sums run over all groups and are rounded there: a lone value is not quite its own mean."""
+    g = np.random.default_rng(5)
+    weights = (1000 * g.standard_normal((3, 100_000))).astype(np.float16)
+    weights[1] = g.choice(np.array([0, 1e-7, 3e-5, 0.0123], np.float16), 100_000)
+    numbers, tables = palettes(weights, 4)
+    # Not exact, but within fp16's two smallest steps.
+    assert np.abs(tables[1][numbers[1]].astype(np.float64) - weights[1]).max() < 2.0**-23
