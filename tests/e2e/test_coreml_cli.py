@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ pytest.importorskip("coremltools")
 
 from converter.quantize.forms import parse_form
 from converter.quantize.recipe_file import ComponentRecipe, WeightRecipe, write
+from runtime_py.cli import main
 from runtime_py.coreml.evaluator import Evaluator
 from runtime_py.package import Package, open_package, seal
 from tests.e2e.test_cli import pocketsd
@@ -35,6 +37,20 @@ def one_line(done: Any, complaint: str) -> None:
     lines = [line for line in done.stderr.splitlines() if line.startswith("pocketsd:")]
     assert done.returncode == 2 and len(lines) == 1, done.stderr
     assert complaint in lines[0] and "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Any) -> Callable[..., Any]:
+    """The command in this process: most of a refusal's time would be the import of torch."""
+
+    def run(*arguments: Any) -> Any:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["pocketsd", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return SimpleNamespace(returncode=left.value.code, stderr=capfd.readouterr().err)
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -59,10 +75,9 @@ def one_line(done: Any, complaint: str) -> None:
     ],
 )
 def test_what_cannot_be_converted(
-    options: tuple[Any, ...], complaint: str, tiny_sd: Path, tmp_path: Path, tree: Tree
+    options: tuple[Any, ...], complaint: str, tiny_sd: Path, tmp_path: Path, tree: Tree, here: Any
 ) -> None:
-    done = pocketsd("convert", tiny_sd, "--target", "coreml", *options, cwd=tmp_path)
-    one_line(done, complaint)
+    one_line(here("convert", tiny_sd, "--target", "coreml", *options), complaint)
     assert tree(tmp_path) == {}
 
 
@@ -83,11 +98,11 @@ def test_recipes_that_do_not_fit(
     complaint: str,
     tiny_sd: Path,
     tmp_path: Path,
+    here: Any,
 ) -> None:
     file = recipe(tmp_path / "recipe.json", component, **layers)
     target = () if "--target" in options else ("--target", "coreml")
-    done = pocketsd("convert", tiny_sd, *target, *options, "--recipe", file, cwd=tmp_path)
-    one_line(done, complaint)
+    one_line(here("convert", tiny_sd, *target, *options, "--recipe", file), complaint)
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.json"]
 
 
@@ -107,25 +122,23 @@ def test_recipe_is_carried_out(tiny_sd: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="there is Core ML here")
-def test_core_ml_itself_needs_macos(coreml_package: Any, tmp_path: Path) -> None:
-    done = pocketsd(
-        "run", coreml_package().path, "-p", "x", "--compute-units", "all", "-o", tmp_path / "x.png"
-    )
+def test_core_ml_itself_needs_macos(coreml_package: Any, here: Any) -> None:
+    done = here("run", coreml_package().path, "-p", "x", "--compute-units", "all", "-o", "x.png")
     one_line(done, "Core ML itself runs on macOS only")
 
 
 @pytest.mark.parametrize("file", ["model.mlmodel", "weights/weight.bin"])
-def test_a_package_cut_short(coreml_package: Any, file: str, tmp_path: Path) -> None:
+def test_a_package_cut_short(coreml_package: Any, file: str, tmp_path: Path, here: Any) -> None:
     """Noticed by its hash; and by its reader, where the hash has been made to fit."""
     shutil.copytree(coreml_package().path, tmp_path / "cut.pkg")
     path = tmp_path / "cut.pkg/text_encoder.mlpackage/Data/com.apple.CoreML" / file
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    command = ("run", tmp_path / "cut.pkg", "-p", "x", "--steps", 1, "-o", tmp_path / "x.png")
-    one_line(pocketsd(*command), "damaged package")
+    command = ("run", tmp_path / "cut.pkg", "-p", "x", "-o", tmp_path / "x.png")
+    one_line(here(*command), "damaged package")
     manifest = open_package(coreml_package().path).manifest
     (tmp_path / "cut.pkg/manifest.json").unlink()
     seal(tmp_path / "cut.pkg", manifest)
-    one_line(pocketsd(*command), "text_encoder.mlpackage")
+    one_line(here(*command), "text_encoder.mlpackage")
     assert not (tmp_path / "x.png").exists()
 
 

@@ -1,30 +1,40 @@
-"""What each LiteRT recipe costs and saves on the embedded model.
+"""What each recipe of LiteRT or Core ML costs and saves on the embedded model.
 
     python -m tools.bench.quantisation --score 100
+    python -m tools.bench.quantisation --target coreml --score 40 --bits 4 --bits 5
 
 Every recipe is converted; its files are run on inputs recorded from the reference (guidance,
-prompts and timesteps as in the exam), its pictures are read by the exam's checker, and a denoiser
-step is timed on the CPU, all recipes in turn in every round. What the GPU delegate makes of each
-file is asked of the delegate itself, in a process of its own.
+prompts and timesteps as in the exam), and its pictures are read by the exam's checker. Of LiteRT's
+a denoiser step is timed on the CPU, all recipes in turn in every round, and what the GPU delegate
+makes of each file is asked of the delegate itself, in a process of its own. Core ML packages are
+evaluated op by op, which says nothing of their speed. `--bits` drafts a recipe of that many bits a
+weight from the sensitivity of every layer.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from converter.checkpoints import open_checkpoint
+from converter.checkpoints import Checkpoint, open_checkpoint
+from converter.components import get_component
 from converter.convert import convert
-from converter.options import Options
-from converter.quantize import RECIPES
+from converter.options import RECIPE, Options
+from converter.quantize.draft import draft
+from converter.quantize.forms import parse_form
+from converter.quantize.recipe_file import WeightRecipe
+from converter.quantize.sensitivity import subject
+from converter.targets import get_target
 from runtime_py.cli.progress import stages
 from runtime_py.engines import Engine, open_engine
 from runtime_py.package import Package
@@ -52,23 +62,39 @@ except PocketSDError as error:
               default=Path("mobile_assets/tiny-sd"), show_default=True)  # fmt: skip
 @click.option("--score", default=100, show_default=True, help="Prompts of the exam.")
 @click.option("--rounds", default=9, show_default=True, help="Timed steps of each recipe.")
-@click.option("--recipes", default=",".join(RECIPES["litert"]), show_default=True)
+@click.option("--target", type=click.Choice(["litert", "coreml"]), default="litert")
+@click.option("--recipes", help="Precisions, separated by commas. [all of the target]")
+@click.option("--bits", multiple=True, type=float, help="Also a drafted recipe; repeatable.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this.")
-def main(model: Path, score: int, rounds: int, recipes: str, json_file: Path | None) -> None:
+def main(
+    model: Path,
+    score: int,
+    rounds: int,
+    target: str,
+    recipes: str | None,
+    bits: tuple[float, ...],
+    json_file: Path | None,
+) -> None:
     """Print a table of recipe, component, size, PSNR, prompt score and step time."""
-    names = recipes.split(",")
-    with tempfile.TemporaryDirectory() as folder, stages("Measuring", 2 + 3 * len(names)) as say:
+    every = [name for name in get_target(target).precisions if name != RECIPE]
+    names = [*(recipes.split(",") if recipes else every), *(f"{b:g} bits" for b in bits)]
+    stage_count = 2 + 3 * len(names) + len(bits)
+    with tempfile.TemporaryDirectory() as folder, stages("Measuring", stage_count) as say:
         say("reference")
         checkpoint = open_checkpoint(model)
         source = convert(checkpoint, Path(folder) / "torch", Options())
         recording, calibration = _recordings(source)
         packages: dict[str, Package] = {}
         for name in names:
+            options = Options(target=target, precision=name, recording=calibration)
+            if name.endswith(" bits"):
+                say(f"drafting {name}")
+                recipe = _draft(checkpoint, calibration, float(name.split()[0]))
+                options = replace(options, precision=None, recipe=recipe)
             say(f"converting {name}")
-            options = Options(target="litert", precision=name, recording=calibration)
             packages[name] = convert(checkpoint, Path(folder) / name, options)
         say("step times")
-        times = _step_times(packages, recording, rounds)
+        times = _step_times(packages, recording, rounds) if target == "litert" else {}
         rows = []
         for name, package in packages.items():
             say(f"quality of {name}")
@@ -84,8 +110,8 @@ def main(model: Path, score: int, rounds: int, recipes: str, json_file: Path | N
                         "MB": size / 1e6,
                         "PSNR": quality[component.name],
                         "score": obeyed,
-                        "step ms": times[name],
-                        "GPU": _ask_gpu(package, component.name),
+                        "step ms": times.get(name, math.nan),
+                        "GPU": _ask_gpu(package, component.name) if times else "",
                     }
                 )
     _print(rows, score)
@@ -103,6 +129,16 @@ def _recordings(source: Package) -> tuple[Recording, Recording]:
         record(engine, source, table, compare, guidance=GUIDANCE, per_picture=5),
         record(engine, source, table, calibrate, guidance=GUIDANCE, per_picture=20, seed=1000),
     )
+
+
+def _draft(checkpoint: Checkpoint, recording: Recording, bits: float) -> WeightRecipe:
+    """For text encoder and UNet; the VAE stays in fp16."""
+    found = {}
+    for name in ("text_encoder", "unet"):
+        forms = [parse_form(form) for form in ("palette8", "palette6", "palette4", "palette2")]
+        measured = draft(subject(get_component(name), checkpoint, recording, 8), forms, bits)
+        found[name] = measured.recipe
+    return WeightRecipe(found)
 
 
 def _quality(package: Package, recording: Recording) -> dict[str, float]:

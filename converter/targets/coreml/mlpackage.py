@@ -54,4 +54,5 @@ def normalise(path: Path) -> None:
         if manifest["rootModelIdentifier"] == old:
             manifest["rootModelIdentifier"] = new
     manifest["itemInfoEntries"] = dict(sorted(named.items()))
-    (path / "Manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+    # As coremltools itself writes it when it opens a package: or opening would break our hashes.
+    (path / "Manifest.json").write_text(json.dumps(manifest, indent=4, sort_keys=True) + "\n")

@@ -32,6 +32,7 @@ def weights_of(job: Job, chosen: Choices, module: nn.Module, program: ExportedPr
     return Weights(
         ios=chosen.ios,
         wide=wanted.wide,
+        shared=bool(job.others),
         form_of=form_of,
         activations=_activations(job, module) if wanted.activations else {},
         overflowing=_overflowing(job, program) if chosen.norms == MEASURED else frozenset(),

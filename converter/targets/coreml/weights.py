@@ -1,6 +1,6 @@
 """A component's weights as MIL constants, each in the form its recipe gives it.
 
-One object serves all functions and parts of a component, so that nothing is compressed twice.
+One object serves all functions of a component, so that nothing is compressed twice.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Weights:
 
     ios: int = 18
     wide: bool = False
+    shared: bool = False  # whether several functions will ask for the same weights
     form_of: Callable[[str, Tensor], WeightForm] = lambda layer, weight: FP16
     activations: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     overflowing: frozenset[str] = frozenset()  # norms whose squares would not fit into fp16
@@ -42,9 +43,10 @@ class Weights:
         self.advance(tensor.nbytes)
         if wide:
             return mb.const(val=tensor.reshape(shape).numpy().astype(np.float32), name=name)
-        if layer not in self._done:
-            self._done[layer] = compress(tensor, self.form_of(layer, tensor))
-        return _constant(self._done[layer], shape, name, self.ios)
+        weight = self._done.get(layer) or compress(tensor, self.form_of(layer, tensor))
+        if self.shared:
+            self._done[layer] = weight
+        return _constant(weight, shape, name, self.ios)
 
     def norm_form(self, layer: str, choice: str) -> str:
         if choice != MEASURED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -62,7 +63,10 @@ class CoreMLTarget(Target):
         weights = weights_of(job, chosen, module, programs[0])
         outputs = [spec.name for spec in job.spec.outputs(job.geometry)]
         sizes = [cut(program, outputs, chosen.chunks) for program in programs]
-        del module, programs  # the parts keep what they need, and let go of it as they are written
+        # The parts keep what they need, and let go of it as they are written. Graphs refer to
+        # themselves, so that leaving the names would not free them.
+        del module, programs
+        gc.collect()
         names = [function_name(g) for g in geometries] if len(geometries) > 1 else ["main"]
         links = _write_parts(job, chosen, weights, geometries, dict(zip(names, sizes, strict=True)))
         config: dict[str, Any] = {"chain": [asdict(link) for link in links], "ios": chosen.ios}
