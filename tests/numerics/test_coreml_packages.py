@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("coremltools")
 
 from converter.components import COMPONENTS
+from converter.ops import get_op
 from converter.targets.torch.engine import module_of
 from runtime_py.coreml.evaluator import Evaluator
 from runtime_py.coreml.weights import decoded_weights
@@ -263,3 +265,46 @@ def test_sinusoid_stays_in_fp32(coreml_package: Any) -> None:
     waves = [op for op in function.operations if op.type in ("sin", "cos")]
     assert len(waves) == 2
     assert all(str(kind.dtype) == "float32" for op in waves for kind in op.outputs.values())
+
+
+def test_integer_activations_are_what_they_say(
+    coreml_package: Any, tiny_package: Package, samples: Recording
+) -> None:
+    """The UNet with shipped weights, and with what enters its layers rounded by PyTorch instead."""
+    package = coreml_package("w8a8", ("unet",), recording=samples)
+    evaluator = Evaluator(package.file("unet.mlpackage"), arithmetic="fp32")
+    found = evaluator.function
+    steps = {
+        op.name.removesuffix("_quantize"): [
+            float(found.constants[op.inputs[key][0]].value) for key in ("scale", "zero_point")
+        ]
+        for op in found.operations
+        if op.type == "quantize"
+    }
+    assert len(steps) > 200
+    module = module_of(tiny_package, "unet")
+    assert _load(module, decoded_weights(package.file("unet.mlpackage"))) > 200
+    names = {p.data_ptr(): re.sub(r"\W", "_", n) for n, p in module.named_parameters()}
+
+    class Rounded(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+            op = get_op(str(func))
+            if op is not None and op.name in ("conv2d", "linear", "geglu"):
+                layer = names[args[1].data_ptr()].removesuffix("_weight")
+                if layer in steps:
+                    scale, zero = steps.pop(layer)
+                    fake = torch.fake_quantize_per_tensor_affine(
+                        args[0], scale, int(zero), -128, 127
+                    )
+                    args = (fake, *args[1:])
+            return func(*args, **(kwargs or {}))
+
+    sample = samples.of("unet")[1]
+    inputs = [torch.from_numpy(sample.inputs[n]) for n in ("latent", "timestep", "embedding")]
+    with torch.no_grad(), Rounded():
+        expected = module(*inputs).numpy()
+    assert not steps  # every layer that says so was rounded
+    (result,) = evaluator.run(dict(sample.inputs)).values()
+    # Values that lie half-way between two integers fall to either side.
+    assert psnr(expected, result) >= 50
+    assert 30 <= psnr(sample.outputs["noise"], result) < 60
