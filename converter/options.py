@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 from converter import sampling
 from converter.components import COMPONENTS
 from converter.quantize.recipe_file import WeightRecipe
-from converter.targets import get_target, settings_of
+from converter.targets import Wanted, get_target, settings_of
 from runtime_py.errors import PocketSDError
 from runtime_py.recording import Recording
 
@@ -38,6 +39,11 @@ class Options:
 def check(options: Options) -> None:
     """Refuse what cannot be meant, before a checkpoint is read."""
     target, precision = get_target(options.target), precision_of(options)
+    if missing := [module for module in target.needs if find_spec(module) is None]:
+        raise PocketSDError(
+            f"target {target.name} needs {', '.join(missing)}, which is not installed",
+            mend=f"pip install 'pocketsd[convert-{target.name}]'",
+        )
     if precision in target.calibrated and options.recording is None:
         raise PocketSDError(
             f"precision {precision} needs recorded inputs to calibrate on",
@@ -58,7 +64,8 @@ def check(options: Options) -> None:
         )
     for name in NAMES:
         settings = settings_of(target, options.settings, name)
-        target.check(precision, name, settings, options.recipe, 1 + len(options.sizes))
+        sizes = 1 + len(options.sizes)
+        target.check(Wanted(name, precision, settings, options.recipe, sizes))
 
 
 def precision_of(options: Options) -> str:

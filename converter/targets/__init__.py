@@ -35,6 +35,17 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """What a component is to become, as far as it is known before a checkpoint is read."""
+
+    component: str
+    precision: str
+    settings: Mapping[str, str]
+    recipe: WeightRecipe | None = None
+    sizes: int = 1
+
+
+@dataclass(frozen=True)
 class Job:
     """One component to be written. `module` is called when the weights are wanted, not before."""
 
@@ -71,18 +82,12 @@ class Target(Protocol):
     precisions: tuple[str, ...]  # the first is the default
     fixed_shapes: bool  # whether sizes and batches are built in
     calibrated: frozenset[str]  # the precisions that are made from a recording
+    needs: tuple[str, ...] = ()  # modules of the extra `convert-NAME`
     settings: tuple[Setting, ...] = ()
     several_sizes: bool = False  # whether sizes can share one set of weights
 
-    def check(
-        self,
-        stored: str,
-        component: str,
-        settings: Mapping[str, str],
-        recipe: WeightRecipe | None = None,
-        sizes: int = 1,
-    ) -> None:
-        """Refuse a component's precision and settings that do not go together."""
+    def check(self, wanted: Wanted) -> None:
+        """Refuse what does not go together."""
         return
 
     def write(self, job: Job) -> Component:

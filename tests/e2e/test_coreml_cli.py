@@ -17,6 +17,7 @@ pytest.importorskip("coremltools")
 
 from converter.quantize.forms import parse_form
 from converter.quantize.recipe_file import ComponentRecipe, WeightRecipe, write
+from converter.targets.coreml.writer import TARGET
 from runtime_py.cli import main
 from runtime_py.coreml.evaluator import Evaluator
 from runtime_py.package import Package, open_package, seal
@@ -79,6 +80,13 @@ def test_what_cannot_be_converted(
 ) -> None:
     one_line(here("convert", tiny_sd, "--target", "coreml", *options), complaint)
     assert tree(tmp_path) == {}
+
+
+def test_a_target_without_its_libraries(
+    tiny_sd: Path, here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TARGET, "needs", ("coremltools", "a_library_nobody_has"))
+    one_line(here("convert", tiny_sd, "--target", "coreml"), "needs a_library_nobody_has, which")
 
 
 @pytest.mark.parametrize(

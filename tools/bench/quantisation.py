@@ -8,7 +8,7 @@ prompts and timesteps as in the exam), and its pictures are read by the exam's c
 a denoiser step is timed on the CPU, all recipes in turn in every round, and what the GPU delegate
 makes of each file is asked of the delegate itself, in a process of its own. Core ML packages are
 evaluated op by op, which says nothing of their speed. `--bits` drafts a recipe of that many bits a
-weight from the sensitivity of every layer.
+weight from the sensitivity of every layer, as `pocketsd recipe --quick --samples 4` does.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def _draft(checkpoint: Checkpoint, recording: Recording, bits: float) -> WeightR
     found = {}
     for name in ("text_encoder", "unet"):
         forms = [parse_form(form) for form in ("palette8", "palette6", "palette4", "palette2")]
-        measured = draft(subject(get_component(name), checkpoint, recording, 8), forms, bits)
+        samples = subject(get_component(name), checkpoint, recording, 4)
+        measured = draft(samples, forms, bits, quick=True)
         found[name] = measured.recipe
     return WeightRecipe(found)
 

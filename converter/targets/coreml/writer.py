@@ -12,8 +12,7 @@ from torch.export import ExportedProgram
 from converter.components import Geometry, example
 from converter.graph import export
 from converter.partition import Part, heaviest, partition
-from converter.quantize.recipe_file import WeightRecipe
-from converter.targets import Job, Target
+from converter.targets import Job, Target, Wanted
 from converter.targets.coreml.choices import SETTINGS, Choices, choices
 from converter.targets.coreml.precisions import PRECISIONS, W8A8, precision, require_ios
 from runtime_py.engines.chain import Link
@@ -27,27 +26,22 @@ NAME = "coreml"
 class CoreMLTarget(Target):
     name = NAME
     precisions = PRECISIONS
+    needs = ("coremltools",)
     fixed_shapes = True
     several_sizes = True
     calibrated = frozenset({W8A8})
     settings = SETTINGS
 
-    def check(
-        self,
-        stored: str,
-        component: str,
-        settings: Mapping[str, str],
-        recipe: WeightRecipe | None = None,
-        sizes: int = 1,
-    ) -> None:
-        chosen, wanted = choices(settings), precision(stored, component)
-        forms = {stored: wanted.form}
-        if recipe is not None and component in recipe.components:
-            own = recipe.components[component]
-            forms = {f"{component}'s {layer}": form for layer, form in own.layers.items()}
-            forms[component] = own.default
-        require_ios(forms, chosen.ios, wanted.activations)
-        if sizes > 1 and chosen.ios < 18:
+    def check(self, wanted: Wanted) -> None:
+        chosen = choices(wanted.settings)
+        stored = precision(wanted.precision, wanted.component)
+        forms = {wanted.precision: stored.form}
+        if wanted.recipe is not None and wanted.component in wanted.recipe.components:
+            own = wanted.recipe.components[wanted.component]
+            forms = {f"{wanted.component}'s {layer}": form for layer, form in own.layers.items()}
+            forms[wanted.component] = own.default
+        require_ios(forms, chosen.ios, stored.activations)
+        if wanted.sizes > 1 and chosen.ios < 18:
             raise PocketSDError(
                 f"several sizes need iOS 18, not {chosen.ios}", mend="convert once for each size"
             )

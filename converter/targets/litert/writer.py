@@ -30,6 +30,7 @@ WIDEST = 900_000_000
 class LiteRTTarget(Target):
     name = NAME
     precisions = tuple(RECIPES[NAME])
+    needs = ("litert_torch", "ai_edge_quantizer")
     fixed_shapes = True
     calibrated = frozenset(name for name in RECIPES[NAME] if RECIPES[NAME][name].needs_calibration)
 

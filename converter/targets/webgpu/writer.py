@@ -22,6 +22,7 @@ PRECISIONS = {"fp16": ("f16", False), "fp32": ("f32", False), "int8": ("f16", Tr
 class WebGPUTarget(Target):
     name = NAME
     precisions = tuple(PRECISIONS)
+    needs = ("jinja2",)
     fixed_shapes = True
     calibrated: frozenset[str] = frozenset()
 
