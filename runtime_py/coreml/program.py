@@ -231,6 +231,8 @@ def _tensor_type(value: Any) -> TensorType:
 
 def _constant(value: Any) -> Constant:
     kind = _tensor_type(value.type)
+    if None in kind.shape:
+        raise ValueError("a constant has no fixed shape")
     if value.WhichOneof("value") == "blobFileValue":
         blob = value.blobFileValue
         return Constant(kind, Blob(blob.fileName.removeprefix(MODEL_PATH), int(blob.offset)))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("coremltools")
@@ -91,6 +91,7 @@ def test_truncated(package: Path, expected: np.ndarray, name: str, share: float)
 
 
 @settings(max_examples=250)
+@example("Data/com.apple.CoreML/model.mlmodel", [(0.587890625, 2)])  # a blob without a size
 @given(
     name=st.sampled_from(FILES),
     flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1,
