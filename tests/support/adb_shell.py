@@ -194,7 +194,8 @@ class _Runner:
             return [word.text]
         top = str(self.phone.root)
         found = sorted(glob.glob(glob.escape(top) + self._absolute(word.text)))  # noqa: PTH207
-        return [path.removeprefix(top) for path in found] or [word.text]
+        cut = top if word.text.startswith("/") else f"{top}{self.here.rstrip('/')}/"
+        return [path.removeprefix(cut) for path in found] or [word.text]
 
     def _absolute(self, name: str) -> str:
         return name if name.startswith("/") else f"{self.here}/{name}"
@@ -319,6 +320,9 @@ class _Runner:
 
     def am(self, words: list[str], stdin: bytes) -> Result:
         return Result(f"Starting: Intent {{ {' '.join(words[1:])} }}\n".encode())
+
+    def sh(self, words: list[str], stdin: bytes) -> Result:
+        return self.phone.run(words[1], stdin)
 
     def true(self, words: list[str], stdin: bytes) -> Result:
         return Result()
