@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ STORE, RECORDS = f"{HOME}/store", f"{HOME}/packages"
 SPARE = 64 << 20  # bytes that stay free: a phone with a full disk misbehaves
 HASHING = 1800.0  # seconds; slow flash reads 10 MB/s
 ATTEMPTS = 5
+BATCH = 200
 
 T = TypeVar("T")
 Progress = Callable[[int, str], None]  # bytes that have just gone by, and of which file
@@ -171,7 +172,8 @@ def _missing(device: Device, record: Record) -> tuple[dict[str, str], tuple[str,
 
 def _hashes(device: Device, paths: Iterable[str]) -> dict[str, str]:
     """What the device itself reads; paths that are not there are left out."""
-    lines = device.run("sha256sum", *paths, timeout=HASHING).out.splitlines()
+    said = (device.run("sha256sum", *some, timeout=HASHING).out for some in _batches(paths))
+    lines = "".join(said).splitlines()
     rows = (re.fullmatch(r"([0-9a-f]{64}) [ *](.+)", line) for line in lines)
     return {row[2]: row[1] for row in rows if row}
 
@@ -222,8 +224,15 @@ def _succeed(device: Device, ran: Ran) -> None:
 
 
 def _remove(device: Device, paths: Iterable[str]) -> None:
-    if listed := list(paths):
-        _succeed(device, device.run("rm", "-f", *listed))
+    for some in _batches(paths):
+        _succeed(device, device.run("rm", "-f", *some))
+
+
+def _batches(paths: Iterable[str]) -> Iterator[list[str]]:
+    """adb takes commands of up to 64 kB."""
+    remaining = list(paths)
+    for start in range(0, len(remaining), BATCH):
+        yield remaining[start : start + BATCH]
 
 
 def _checked_name(name: str) -> str:

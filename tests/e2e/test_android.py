@@ -6,17 +6,16 @@ The phone is emulated and its adb is real. Bytes are counted on the phone's side
 from __future__ import annotations
 
 import hashlib
-import os
 import random
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from runtime_py import deploy as deploying
+from runtime_py.cli import main
 from runtime_py.deploy import STORE, Deployed, deploy, deployed, prune, remove, verify
 from runtime_py.devices.android import AndroidDevice
 from runtime_py.devices.listing import Adb, adb
@@ -63,9 +62,25 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
     return small_package(tmp_path_factory.mktemp("packages") / "tiny.litert")
 
 
-def pocketsd(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from runtime_py.cli import main; main()", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def pocketsd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process: its exit code and what it says."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pocketsd", *map(str, words)])
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as left:
+            code = int(left.code or 0)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
 
 
 def assert_whole(phone: EmulatedPhone, done: Deployed) -> None:
@@ -212,12 +227,14 @@ def test_adbs_server_killed_on_the_way(
     assert_whole(phone, deploy(device, package, progress=progress, patience=20))
 
 
-def test_a_phone_says_why_it_cannot_be_used(seen: Adb, phone: EmulatedPhone) -> None:
+def test_a_phone_says_why_it_cannot_be_used(
+    seen: Adb, phone: EmulatedPhone, pocketsd: Command
+) -> None:
     phone.faults(authorized=False)
     phone.plug_in("unauthorized")
     with pytest.raises(PocketSDError, match="unlock the phone and accept"):
         seen.choose(phone.id)
-    assert "unlock the phone and accept" in pocketsd("devices").stdout
+    assert "unlock the phone and accept" in pocketsd("devices")[1]
     phone.faults()
     phone_state = [found.state for found in seen.found() if found.id == phone.id]
     for _ in range(100):
@@ -324,16 +341,15 @@ def test_two_phones_of_one_model(
         second.close()
 
 
-def test_the_command_line(phone: EmulatedPhone, package: Package) -> None:
-    shown = pocketsd("devices")
-    assert "emulated  Emulated E1" in shown.stdout and "runs litert, webgpu" in shown.stdout
-    first = pocketsd("deploy", package.path)
-    assert first.returncode == 0, first.stderr
-    assert "6 of 6 files travelled" in first.stdout
-    again = pocketsd("deploy", package.path, "--list")
-    assert "0 of 6 files travelled, 0.0 of 2.4 MB" in again.stdout
-    assert "tiny.litert  litert  2.4 MB" in again.stdout
-    assert "2.4 MB freed" in pocketsd("deploy", "--remove", "tiny.litert", "--prune").stdout
-    refused = pocketsd("deploy", package.path, "--device", "nobody")
-    assert refused.returncode == 2 and refused.stderr.startswith("pocketsd: no device 'nobody'")
-    assert len(refused.stderr.splitlines()) == 1
+def test_the_command_line(phone: EmulatedPhone, package: Package, pocketsd: Command) -> None:
+    _, shown, _ = pocketsd("devices")
+    assert "emulated  Emulated E1" in shown and "runs litert, webgpu" in shown
+    code, said, error = pocketsd("deploy", package.path)
+    assert code == 0 and "6 of 6 files travelled" in said, error
+    _, said, _ = pocketsd("deploy", package.path, "--list")
+    assert "0 of 6 files travelled, 0.0 of 2.4 MB" in said
+    assert "tiny.litert  litert  2.4 MB" in said
+    assert "2.4 MB freed" in pocketsd("deploy", "--remove", "tiny.litert", "--prune")[1]
+    code, _, error = pocketsd("deploy", package.path, "--device", "nobody")
+    assert code == 2 and error.startswith("pocketsd: no device 'nobody'")
+    assert len(error.splitlines()) == 1

@@ -92,6 +92,7 @@ class Emulator:
             if not self.faults.plugged:
                 connection.close()
                 continue
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             session = Session(self, connection)
             self.sessions.append(session)
             threading.Thread(target=session.serve, daemon=True).start()

@@ -31,6 +31,7 @@ class AdbServer:
             "ANDROID_ADB_SERVER_PORT": str(self.port),
             "HOME": str(home),
             "ADB_MDNS_AUTO_CONNECT": "0",
+            "ADB_LIBUSB": "0",  # seconds at each start, for phones that are not there
             "ADB_LOCAL_TRANSPORT_MAX_PORT": "0",  # no looking for emulators
         }
         self.call("start-server")
