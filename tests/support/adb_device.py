@@ -105,7 +105,7 @@ class Session:
         self.emulator, self.connection = emulator, connection
         self.streams: dict[int, Stream] = {}  # by our id
         self.sending = threading.Lock()
-        self.greeted = False
+        self.greeted, self.opened = False, 0
 
     def serve(self) -> None:
         with suppress(OSError, EOFError):
@@ -161,7 +161,7 @@ class Session:
         if act is None:
             self.send(b"CLSE", 0, theirs)
             return
-        ours = max(self.streams, default=0) + 1
+        ours = self.opened = self.opened + 1  # never used again: late packets must not meet it
         stream = self.streams[ours] = Stream(self, ours, theirs)
         self.send(b"OKAY", ours, theirs)
         threading.Thread(target=stream.serve, args=(act,), daemon=True).start()
