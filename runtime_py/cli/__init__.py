@@ -22,6 +22,8 @@ VERBS = {
     "recipe": "Choose the form in which each layer's weights are stored.",
     "verify": "Measure a package against its source.",
     "bench": "Say where the time goes on this host's GPU.",
+    "devices": "List the phones on the cable and what each can run.",
+    "deploy": "Bring a package to a phone.",
     "targets": "List what packages can be made for, and each target's settings.",
     "inspect": "Say what a checkpoint, LoRA, embedding or package is.",
     "demo": "Convert the embedded tiny model and draw a sheet of prompts.",

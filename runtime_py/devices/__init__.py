@@ -1,0 +1,1 @@
+"""Phones that packages are deployed to and run on."""
