@@ -68,13 +68,10 @@ def on_dawn(package: Path, requests: list[dict[str, Any]], out: Path) -> list[di
 
 
 @needs_dawn
-@pytest.mark.parametrize(("precision", "least"), [("fp16", 60), ("fp32", 90)])
-def test_a_component_as_in_python(
-    webgpu_package: Callable[[str], Package], precision: str, least: float, tmp_path: Path
-) -> None:
+def test_a_component_as_in_python(webgpu_package: Callable[[str], Package], tmp_path: Path) -> None:
     """The same kernels, compiled by Tint here and by naga there, on one adapter: they may differ by
     how each contracts sums. A device that is lost says so, and nothing else."""
-    package = webgpu_package(precision)
+    package = webgpu_package("fp16")
     tokens = np.random.default_rng(0).integers(0, 40, (1, 77)).astype(np.int32)
     save_file({"tokens": tokens}, tmp_path / "inputs.safetensors")
     request = {"run": "text_encoder", "inputs": str(tmp_path / "inputs.safetensors")}
@@ -85,7 +82,7 @@ def test_a_component_as_in_python(
     engine.close()
     found = np.fromfile(tmp_path / f"0.{name}.f32", np.float32).reshape(expected.shape)
     noise = np.mean((found - expected) ** 2)
-    assert noise < np.mean(expected**2) / 10 ** (least / 10)
+    assert noise < np.mean(expected**2) / 1e6  # 60 dB: fp16 activations
     assert "the GPU was lost while it ran text_encoder" in lost["refused"]
 
 
